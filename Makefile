@@ -10,7 +10,7 @@ FOCUS := .venv-focus
 PORT ?= 8000
 DATA ?= var/demo
 # More than the cores: tests of real servers mostly wait.
-JOBS ?= 4
+JOBS ?= 5
 FUZZ_SECONDS ?= 60
 
 # Starting a process takes half as long with compiled modules, and the tests start hundreds.
@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 
-.PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines ray focus wheelhouse
+.PHONY: help demo up test suite checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines ray focus wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -48,11 +48,16 @@ demo: $(SERVER_STAMP)
 up: $(SERVER_STAMP)
 	@VEDETTE_PORT=$(PORT) exec $(BIN)/vedette up
 
-test: $(DEV_STAMP) ray
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target checks
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+# Types are checked beside the tests, which leave the processors idle a fifth of the time.
+test:
+	@$(MAKE) --no-print-directory --jobs --output-sync=target ray servers collected $(QUICK_CHECKS)
+	@$(MAKE) --no-print-directory --jobs suite check-types
 
-checks: servers collected lint check-types check-imports check-ansible check-security
+QUICK_CHECKS := lint check-imports check-ansible check-security
+checks: check-types $(QUICK_CHECKS)
+
+suite: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Each of the workers would otherwise compile all modules by itself. Faults show in the tests.
 collected: $(DEV_STAMP)
@@ -160,7 +165,7 @@ web-apps: $(WEB_APPS)/.installed
 # Made by the tests' Python, whose library the image has.
 $(WEB_APPS)/.installed: requirements/web-apps.txt | $(DEV_STAMP)
 	$(BIN)/python -m venv --clear $(WEB_APPS)
-	$(WEB_APPS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@deploy/install-packages $(WEB_APPS) --requirement $<
 	@touch $@
 
 # Spark and ClickHouse, which tests let read files of samples: 1.5 GB, so only tests that take long do.
@@ -168,7 +173,7 @@ engines: $(ENGINES)/.installed
 
 $(ENGINES)/.installed: requirements/engines.txt | $(DEV_STAMP)
 	$(BIN)/python -m venv --clear $(ENGINES)
-	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@deploy/install-packages $(ENGINES) --requirement $<
 	@touch $@
 
 # Ray, of which tests start clusters. The agent does not need it.
@@ -176,7 +181,7 @@ ray: $(RAY)/.installed
 
 $(RAY)/.installed: requirements/ray.txt | $(DEV_STAMP)
 	$(BIN)/python -m venv --clear $(RAY)
-	$(RAY)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@deploy/install-packages $(RAY) --requirement $<
 	@touch $@
 
 # The validator of FOCUS, which needs another pandas.
@@ -184,7 +189,7 @@ focus: $(FOCUS)/.installed
 
 $(FOCUS)/.installed: requirements/focus.txt | $(DEV_STAMP)
 	$(BIN)/python -m venv --clear $(FOCUS)
-	$(FOCUS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@deploy/install-packages $(FOCUS) --requirement $<
 	@touch $@
 
 clean:

@@ -7,7 +7,6 @@ header `X-Platform-Error-Code`: below `/api/v2/`, `code` is InfluxDB's name of t
 Source: kit/transport/http/error_handler.go of InfluxDB 2, services/httpd/handler.go of 1.8.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -16,8 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from core.errors import VedetteError
-
-logger = logging.getLogger(__name__)
 
 V1_PATHS = frozenset({"/write", "/ping", "/query"})
 V2_PREFIX = "/api/v2/"

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from sqlalchemy import Computed, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import Computed, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from alerting.rule_request import FIELDS
@@ -20,9 +20,9 @@ from alerting.states import (
     Severity,
 )
 from core.db import Base, id_column
-from core.ids import ID_LENGTH
 from tenants.models import User, enum_column
 from tenants.models.audit import Audited
+from tenants.models.columns import reference, tenant_column
 
 
 class Receiver(Base):
@@ -45,9 +45,7 @@ class Receiver(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str | None] = reference("tenants.id")
     name: Mapped[str] = mapped_column(String(100))
     kind: Mapped[ReceiverKind] = mapped_column(enum_column(ReceiverKind))
     target: Mapped[str] = mapped_column(String(500))
@@ -100,9 +98,7 @@ class Rule(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
     name: Mapped[str] = mapped_column(String(100))
     measurement: Mapped[str] = mapped_column(String(100))
     field: Mapped[str] = mapped_column(String(100))
@@ -142,14 +138,10 @@ class Rule(Base):
     """As `alerting.language.action_request` has them."""
     pack_key: Mapped[str] = mapped_column(String(60), default="")
     """Its rule in `alerting.rules.pack`."""
-    platform_rule_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("platform_rules.id", ondelete="CASCADE"), index=True
-    )
+    platform_rule_id: Mapped[str | None] = reference("platform_rules.id", index=True)
     """The platform's rule that it is a copy of; only operators change it."""
     platform_rule: Mapped["PlatformRule | None"] = relationship()
-    created_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
-    )
+    created_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     created_at: Mapped[datetime]
     evaluated_at: Mapped[datetime | None]
     evaluation_error: Mapped[str] = mapped_column(Text, default="")
@@ -183,9 +175,7 @@ class PlatformRule(Base):
     receivers: Mapped[list[str]] = mapped_column(default=list)
     """Names of the platform's receivers."""
     is_enabled: Mapped[bool] = mapped_column(default=True)
-    created_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
-    )
+    created_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     created_at: Mapped[datetime]
 
 
@@ -194,9 +184,7 @@ class OfferedRule(Base):
 
     __tablename__ = "offered_rules"
 
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     key: Mapped[str] = mapped_column(String(60), primary_key=True)
     expression: Mapped[str] = mapped_column(Text, default="")
     """As the pack had it; a rule that still has it follows the pack."""
@@ -216,12 +204,8 @@ class Alert(Base):
     )
 
     id: Mapped[str] = id_column()
-    rule_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("rules.id", ondelete="CASCADE")
-    )
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    rule_id: Mapped[str] = reference("rules.id")
+    tenant_id: Mapped[str] = reference("tenants.id")
     group_key: Mapped[str] = mapped_column(String(64))
     tags: Mapped[dict[str, str]] = mapped_column(default=dict)
     state: Mapped[AlertState] = mapped_column(enum_column(AlertState))
@@ -238,9 +222,7 @@ class Alert(Base):
     updated_at: Mapped[datetime]
     acknowledged_at: Mapped[datetime | None]
     """When a user said to work on it; it is neither repeated nor escalated until it fires anew."""
-    acknowledged_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
-    )
+    acknowledged_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     acknowledger: Mapped[User | None] = relationship(lazy="joined")
     rule: Mapped[Rule] = relationship(back_populates="alerts", lazy="joined")
 
@@ -251,12 +233,8 @@ class AlertTransition(Base):
     __tablename__ = "alert_transitions"
 
     id: Mapped[str] = id_column()
-    alert_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("alerts.id", ondelete="CASCADE"), index=True
-    )
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    alert_id: Mapped[str] = reference("alerts.id", index=True)
+    tenant_id: Mapped[str] = tenant_column()
     from_state: Mapped[AlertState] = mapped_column(enum_column(AlertState))
     to_state: Mapped[AlertState] = mapped_column(enum_column(AlertState))
     severity: Mapped[Severity] = mapped_column(enum_column(Severity))
@@ -278,15 +256,9 @@ class AlertAction(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
-    rule_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("rules.id", ondelete="CASCADE")
-    )
-    alert_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("alerts.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = tenant_column()
+    rule_id: Mapped[str] = reference("rules.id")
+    alert_id: Mapped[str] = reference("alerts.id")
     kind: Mapped[ActionKind] = mapped_column(enum_column(ActionKind))
     fired_at: Mapped[datetime]
     action: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -311,9 +283,7 @@ class NotificationPolicy(Base):
         created="changed",
     )
 
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     root: Mapped[dict[str, Any]] = mapped_column(default=dict)
     inhibit_rules: Mapped[list[dict[str, Any]] | None]
     """None: those that ship; see `alerting.notification.inhibition`."""
@@ -334,9 +304,7 @@ class MaintenanceWindow(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
     name: Mapped[str] = mapped_column(String(100))
     matchers: Mapped[list[str]] = mapped_column(default=list)
     schedule: Mapped[str] = mapped_column(String(200))
@@ -344,9 +312,7 @@ class MaintenanceWindow(Base):
     duration_seconds: Mapped[float]
     next_at: Mapped[datetime | None] = mapped_column(index=True)
     """The start of its last silence; None if its schedule is over."""
-    created_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
-    )
+    created_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     created_at: Mapped[datetime]
 
 
@@ -365,20 +331,14 @@ class Silence(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
     matchers: Mapped[list[str]] = mapped_column(default=list)
     starts_at: Mapped[datetime]
     ends_at: Mapped[datetime] = mapped_column(index=True)
     comment: Mapped[str] = mapped_column(Text, default="")
-    window_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("maintenance_windows.id", ondelete="SET NULL")
-    )
+    window_id: Mapped[str | None] = reference("maintenance_windows.id", ondelete="SET NULL")
     """The maintenance window of which it is an occurrence."""
-    created_by: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("users.id", ondelete="SET NULL"), index=True
-    )
+    created_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     created_at: Mapped[datetime]
     creator: Mapped[User | None] = relationship(lazy="joined")
 

@@ -9,9 +9,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+import pytest
 
 from benchmarks.shared import report
-from benchmarks.shared.document import document
+from benchmarks.shared.document import BenchmarkError, document
 from core.clock import utc_now
 
 NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
@@ -34,7 +35,11 @@ def main(
     documents = {}
     for name in names or NAMES:
         click.echo(f"• {name}", err=True)
-        documents[name] = measured(name, quick=quick, changes=dict(_settings(changes)))
+        try:
+            documents[name] = measured(name, quick=quick, changes=dict(_settings(changes)))
+        # The servers of the tests skip a test where a program is missing.
+        except (BenchmarkError, pytest.skip.Exception) as error:
+            raise click.ClickException(f"{name}: {error}") from None
         text = json.dumps(documents[name], indent=2)
         (folder / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
     print(json.dumps(documents, indent=2))

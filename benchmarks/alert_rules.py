@@ -10,7 +10,6 @@ that fire at once are delivered in groups.
 """
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,22 +53,15 @@ from benchmarks.shared.document import (
 from benchmarks.shared.filling import submit
 from benchmarks.shared.fleet import GPUS, block_of, name_of
 from benchmarks.shared.meter import cpu_seconds
-from benchmarks.shared.servers import opened
-from cli.database import open_database
+from benchmarks.shared.servers import Portal, portal_of
 from core.clock import to_ns, utc_now
-from core.db import SessionFactory, transaction
+from core.db import transaction
 from core.secretbox import SecretBox
-from core.settings import ServerSettings
 from scheduler.loops import Scheduler
-from tenants.models import User
-from tenants.scope import Scope
-from tests.deployment import ALICE, make_deployment
-from tests.fixtures.databases import answers
 from tests.fixtures.polling import eventually
+from tests.fixtures.prometheus import prometheus_process
 from tests.fixtures.serving import Serving
-from tests.servers import free_port, require_program, running
 from timeseries.points import Batch
-from timeseries.store import Store
 
 FIELDS = ("temperature_celsius", "power_watts", "utilization_percent", "fan_percent", "load_ratio")
 FUNCTIONS = ("avg", "max", "min", "last", "stddev")
@@ -82,6 +74,12 @@ HOT_OF = 100
 MOST_TIMES = 1.0
 MOST_LATENCY_SECONDS = 2.0
 NEWEST = f"last(gpu.temperature_celsius) over 1m by gpu > {LEVEL:g}"
+SETTINGS: dict[str, Any] = {
+    "rule_pack": False,
+    "webhook_allowed_networks": "127.0.0.0/8",
+    "evaluation_interval_seconds": 1.0,
+    "notification_interval_seconds": 0.5,
+}
 LOOPBACK = AddressPolicy(allowed=(ip_network("127.0.0.0/8"),))
 
 
@@ -99,29 +97,15 @@ FULL = Plan()
 QUICK = Plan(appliances=50, rounds=3, latencies=3, alerts=500)
 
 
-@dataclass(frozen=True, slots=True)
-class Portal:
-    """A database with one tenant, a store, and what its scheduler needs."""
-
-    settings: ServerSettings
-    sessions: SessionFactory
-    store: Store
-    scope: Scope
-
-    def identity(self, appliance: int) -> dict[str, str]:
-        """Return whose samples an appliance's are."""
-        return {"tenant": self.scope.require_tenant(), "appliance": name_of(appliance)}
-
-
 def measure(plan: Plan, folder: Path) -> Outcome:
     """Measure evaluation, latency and a storm."""
     now = utc_now()
-    with _portal(folder / "rules") as portal:
+    with portal_of(folder / "rules", **SETTINGS) as portal:
         ours = _evaluate(portal, plan, now=now)
     theirs = _ask_prometheus(folder, plan, now=now)
-    with _portal(folder / "latency") as portal:
+    with portal_of(folder / "latency", **SETTINGS) as portal:
         latency = _latency(portal, plan)
-    with _portal(folder / "storm") as portal:
+    with portal_of(folder / "storm", **SETTINGS) as portal:
         storm = _storm(portal, plan)
     ratios = {figure: ratio(ours[figure], theirs[figure]) for figure in ours}
     promises = [
@@ -146,26 +130,6 @@ def _value(appliance: int, gpu: int, *, field: int, step: int) -> float:
 def _times(now: datetime) -> list[datetime]:
     steps = SPAN // timedelta(seconds=SAMPLE_SECONDS)
     return [now - SPAN + timedelta(seconds=SAMPLE_SECONDS * (step + 1)) for step in range(steps)]
-
-
-@contextmanager
-def _portal(folder: Path) -> Iterator[Portal]:
-    deployment = make_deployment(folder)
-    settings = replace(
-        deployment.settings,
-        rule_pack=False,
-        webhook_allowed_networks="127.0.0.0/8",
-        evaluation_interval_seconds=1.0,
-        notification_interval_seconds=0.5,
-    )
-    with (
-        open_database(settings) as (_engine, sessions),
-        opened(settings.resolved_timeseries_url) as store,
-    ):
-        with transaction(sessions) as session:
-            alice = session.scalars(select(User).where(User.email == ALICE)).unique().one()
-            scope = Scope.of(alice)
-        yield Portal(settings, sessions, store, scope)
 
 
 def _add_rules(
@@ -235,56 +199,35 @@ def _rounds(action: Callable[[], None], pid: int, count: int) -> Figures:
 
 
 def _ask_prometheus(folder: Path, plan: Plan, *, now: datetime) -> Figures:
-    program = require_program("prometheus", package="prometheus")
-    data = _block(folder, plan, now=now)
-    (folder / "prometheus.yml").write_text("global: {}\n")
-    address = f"127.0.0.1:{free_port()}"
-    argv = [
-        program,
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={data}",
-        f"--web.listen-address={address}",
-    ]
+    click.echo("asking Prometheus", err=True)
     with (
-        running(argv, log_path=folder / "prometheus.log") as process,
+        prometheus_process(folder, series=_series(plan, now)) as (url, process),
         requests.Session() as session,
     ):
-        eventually(lambda: answers(f"http://{address}/-/ready"), what="Prometheus")
 
         def ask() -> None:
             for field, name, window in EXPRESSIONS:
                 query = f"{name}_over_time(gpu_{field}[{window}]) > {LEVEL:g}"
                 parameters = {"query": query, "time": f"{now.timestamp():.3f}"}
-                reply = session.get(f"http://{address}/api/v1/query", params=parameters, timeout=60)
+                reply = session.get(f"{url}/api/v1/query", params=parameters, timeout=60)
                 count = len(reply.json()["data"]["result"])
                 if count != -(-plan.appliances // HOT_OF) * GPUS:
                     raise BenchmarkError(f"Prometheus has {count} series above the level")
 
-        click.echo("asking Prometheus", err=True)
         return _rounds(ask, process.pid, plan.rounds)
 
 
-def _block(folder: Path, plan: Plan, *, now: datetime) -> Path:
-    """Make the samples' block of Prometheus; return the folder that it is in."""
-    promtool = require_program("promtool", package="prometheus")
-    click.echo("making Prometheus's block", err=True)
-    text, data = folder / "samples.txt", folder / "prometheus"
-    with text.open("w", encoding="utf-8") as file:
-        file.writelines(_openmetrics(plan, now))
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", str(text), str(data)]
-    subprocess.run(command, check=True, capture_output=True)
-    return data
-
-
-def _openmetrics(plan: Plan, now: datetime) -> Iterator[str]:
-    for number, field in enumerate(FIELDS):
-        yield f"# TYPE gpu_{field} gauge\n"
-        for appliance, gpu in product(range(plan.appliances), range(GPUS)):
-            for step, at in enumerate(_times(now)):
-                labels = f'appliance="{name_of(appliance)}",gpu="{gpu}"'
-                value = _value(appliance, gpu, field=number, step=step)
-                yield f"gpu_{field}{{{labels}}} {value} {at.timestamp():.3f}\n"
-    yield "# EOF\n"
+def _series(plan: Plan, now: datetime) -> dict[str, list[tuple[int, float]]]:
+    """Return the same samples as series of Prometheus."""
+    times_ms = [round(at.timestamp() * 1000) for at in _times(now)]
+    return {
+        f'gpu_{field}{{appliance="{name_of(appliance)}",gpu="{gpu}"}}': [
+            (at_ms, _value(appliance, gpu, field=number, step=step))
+            for step, at_ms in enumerate(times_ms)
+        ]
+        for number, field in enumerate(FIELDS)
+        for appliance, gpu in product(range(plan.appliances), range(GPUS))
+    }
 
 
 @contextmanager

@@ -15,13 +15,12 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import click
 import requests
-from sqlalchemy import select
 from werkzeug.serving import make_server
 
 from benchmarks.shared.document import (
@@ -35,15 +34,11 @@ from benchmarks.shared.document import (
 )
 from benchmarks.shared.filling import submit
 from benchmarks.shared.fleet import GPUS, block_of, name_of
-from benchmarks.shared.servers import opened
-from cli.database import open_database
+from benchmarks.shared.servers import portal_of
 from core.clock import utc_now
 from core.db import transaction
 from portal.app import create_portal
-from tenants.models import User
-from tenants.scope import Scope
 from tenants.users.tokens import create_api_token
-from tests.deployment import ALICE, make_deployment
 from tests.fixtures.prometheus import prometheus
 from tests.servers import free_port
 from timeseries.points import Batch
@@ -158,18 +153,11 @@ def _total(answer: bytes) -> tuple[int, float]:
 def _vedette(
     folder: Path, samples: dict[tuple[str, str, str], list[float]], end_seconds: int
 ) -> Iterator[Ask]:
-    deployment = make_deployment(folder / "portal")
-    settings = replace(deployment.settings, requests_per_second_per_user=1_000.0)
-    with (
-        open_database(settings) as (_engine, sessions),
-        opened(settings.resolved_timeseries_url) as store,
-    ):
-        with transaction(sessions) as session:
-            alice = session.scalars(select(User).where(User.email == ALICE)).unique().one()
-            scope = Scope.of(alice)
-            _, secret = create_api_token(session, scope, name="benchmark", now=utc_now())
-        _fill(store, scope.require_tenant(), samples, end_seconds)
-        app = create_portal(settings, sessions=sessions, store=store)
+    with portal_of(folder / "portal", requests_per_second_per_user=1_000.0) as portal:
+        with transaction(portal.sessions) as session:
+            _, secret = create_api_token(session, portal.scope, name="benchmark", now=utc_now())
+        _fill(portal.store, portal.scope.require_tenant(), samples, end_seconds)
+        app = create_portal(portal.settings, sessions=portal.sessions, store=portal.store)
         server = make_server("127.0.0.1", free_port(), app, threaded=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

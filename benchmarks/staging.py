@@ -62,8 +62,9 @@ QUICK = Plan(repetitions=1, objects=4, small_objects=100, small_files=20_000)
 
 def measure(plan: Plan, folder: Path) -> Outcome:
     """Fetch from a bucket, and from the portal."""
+    rclone = require_program("rclone", package="rclone")
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else folder) as name:
-        bucket = _from_bucket(plan, Path(name) / "bucket")
+        bucket = _from_bucket(plan, Path(name) / "bucket", rclone)
         packed = _packed(plan, Path(name) / "packed")
     to_rclone = bucket["ratios_to_rclone"]["dataset"]["seconds"]
     promises = [
@@ -74,7 +75,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
     return Outcome({"bucket": bucket, "packed": packed}, promises)
 
 
-def _from_bucket(plan: Plan, folder: Path) -> dict[str, Any]:
+def _from_bucket(plan: Plan, folder: Path, rclone: str) -> dict[str, Any]:
     folder.mkdir(parents=True)
     with s3_server(folder) as endpoint, data_portal() as portal:
         source, files = _fill(plan, endpoint)
@@ -92,7 +93,7 @@ def _from_bucket(plan: Plan, folder: Path) -> dict[str, Any]:
             repetitions.append(
                 {
                     "dataset": {"seconds": rounded(seconds)},
-                    "rclone": {"seconds": rounded(_rclone_seconds(source, theirs))},
+                    "rclone": {"seconds": rounded(_rclone_seconds(rclone, source, theirs))},
                 }
             )
             shutil.rmtree(own)
@@ -133,9 +134,8 @@ def _fill(plan: Plan, endpoint: str) -> tuple[DatasetSource, dict[str, bytes]]:
     return source, files
 
 
-def _rclone_seconds(source: DatasetSource, folder: Path) -> float:
+def _rclone_seconds(rclone: str, source: DatasetSource, folder: Path) -> float:
     """Copy the same objects by rclone, with as many transfers at once as a dataset."""
-    rclone = require_program("rclone", package="rclone")
     environ = {
         # A bundle of authorities for AWS keeps this rclone from starting.
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},

@@ -1,10 +1,11 @@
 """`vedette access-point`: the addresses at which agents reach the portal, for operators."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from cli.client import all_items, one_named, output_option, print_items
+from cli.client import Columns, all_items, one_named, output_option, print_rows
 from core.errors import InvalidInputError
 from core.quantities import format_size
 from vedette.client import Client
@@ -29,18 +30,18 @@ def list_access_points(output: str) -> None:
     if not items and output == "table":
         click.echo("No access points yet. Add one with: vedette access-point add NAME URL")
         return
-    columns = {
-        "NAME": [item["name"] for item in items],
-        "URL": [item["url"] for item in items],
-        "TYPE": [item["kind"] for item in items],
-        "REGION": [item["region"] or "-" for item in items],
-        "TENANT": [slugs.get(item["tenant_id"], item["tenant_id"]) for item in items],
-        "WEIGHT": [str(item["weight"]) for item in items],
-        "AGENTS": [str(item["agents"]) for item in items],
-        "STATE": [item["state"].replace("_", " ") for item in items],
-        "SPOOL": [_spool(item) for item in items],
+    columns: Columns = {
+        "NAME": "name",
+        "URL": "url",
+        "TYPE": "kind",
+        "REGION": lambda item: item["region"] or "-",
+        "TENANT": lambda item: str(slugs.get(item["tenant_id"], item["tenant_id"])),
+        "WEIGHT": "weight",
+        "AGENTS": "agents",
+        "STATE": lambda item: item["state"].replace("_", " "),
+        "SPOOL": _spool,
     }
-    print_items(items, output, columns=columns)
+    print_rows(items, output, columns)
 
 
 @access_point.command()
@@ -50,19 +51,13 @@ def list_access_points(output: str) -> None:
 @click.option("--region", default="", help="Such as eu-central; for your lists.")
 @click.option("--weight", type=int, default=100, show_default=True, help="0 to 1000.")
 @click.option("--tenant", help="The only tenant whose appliances use it (slug or ID).")
-def add(name: str, url: str, *, relay: bool, region: str, weight: int, tenant: str | None) -> None:
+def add(*, relay: bool, tenant: str | None, **fields: Any) -> None:  # noqa: ANN401 - those of the options
     """Add an access point at URL, which agents learn of with their next heartbeats.
 
     \b
     vedette access-point add frankfurt https://fra.example.com --relay > relay.env
     """
-    body: dict[str, object] = {
-        "name": name,
-        "url": url,
-        "kind": "relay" if relay else "direct",
-        "region": region,
-        "weight": weight,
-    }
+    body = {**fields, "kind": "relay" if relay else "direct"}
     with Client() as client:
         if tenant is not None:
             body["tenant_id"] = _tenant_id(client, tenant)
@@ -133,7 +128,7 @@ def _tenant_id(client: Client, slug_or_id: str) -> str | None:
     )
 
 
-def _spool(item: dict[str, Any]) -> str:
+def _spool(item: Mapping[str, Any]) -> str:
     if not item["max_spool_bytes"]:
         return "-"
     return f"{format_size(item['spool_bytes'])} of {format_size(item['max_spool_bytes'])}"

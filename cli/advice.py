@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cli.client import all_items, output_option, print_items, print_rows
+from cli.client import Columns, all_items, fetch_items, output_option, print_rows
 from core.errors import NotFoundError, VedetteError
 from core.quantities import format_duration
 from vedette.client import Client
@@ -36,19 +36,14 @@ def list_advice(output: str = "table", *, evidence: bool = False) -> None:
     with Client() as client:
         report = client.get(_PATH)
     rows = report["advice"]
-    print_rows(
-        rows,
-        output,
-        columns={
-            "KEY": lambda row: row["key"],
-            "GPU-HOURS": lambda row: f"{row['gpu_hours']:,.1f}",
-            "A MONTH": lambda row: _amount(row, report["currency"]),
-            "ACTION": lambda row: row["action"],
-            "TITLE": lambda row: row["title"],
-        },
-        empty=_why_none(report),
-        name="key",
-    )
+    columns: Columns = {
+        "KEY": "key",
+        "GPU-HOURS": lambda row: f"{row['gpu_hours']:,.1f}",
+        "A MONTH": lambda row: _amount(row, report["currency"]),
+        "ACTION": "action",
+        "TITLE": "title",
+    }
+    print_rows(rows, output, columns, empty=_why_none(report), name="key")
     if evidence and output == "table":
         for row in rows:
             click.echo(f"\n{row['title']}")
@@ -62,23 +57,16 @@ def models(output: str) -> None:
     """List GPU models with their GPU-hours in the period, waits and prices."""
     with Client() as client:
         report = client.get(_PATH)
-    rows = report["models"]
-    figures = ("capacity", "allocated", "idle", "free", "rented", "waiting", "short")
-    print_rows(
-        rows,
-        output,
-        columns={
-            "MODEL": lambda row: row["gpu_model"],
-            "GPUS": lambda row: str(row["gpus"]),
-            **_gpu_hours(*figures),
-            "WAIT P50": lambda row: _wait(row["wait_seconds_p50"]),
-            "WAIT P95": lambda row: _wait(row["wait_seconds_p95"]),
-            "OWN PRICE": lambda row: row["own_price"] or "-",
-            "TO RENT": lambda row: row["rent_price"] or "-",
-        },
-        empty=_why_none(report),
-        name="gpu_model",
-    )
+    columns: Columns = {
+        "MODEL": "gpu_model",
+        "GPUS": "gpus",
+        **_gpu_hours("capacity", "allocated", "idle", "free", "rented", "waiting", "short"),
+        "WAIT P50": lambda row: _wait(row["wait_seconds_p50"]),
+        "WAIT P95": lambda row: _wait(row["wait_seconds_p95"]),
+        "OWN PRICE": lambda row: row["own_price"] or "-",
+        "TO RENT": lambda row: row["rent_price"] or "-",
+    }
+    print_rows(report["models"], output, columns, empty=_why_none(report), name="gpu_model")
 
 
 @advice.command()
@@ -90,40 +78,35 @@ def additions(output: str) -> None:
     rows = report["additions"]
     if report["problem"]:
         click.echo(report["problem"], err=True)
-    if output == "table" and not rows:
+    if output != "table":
+        print_rows(rows, output, {})
+        return
+    if not rows:
         click.echo("No job waited for a model that an appliance has.", err=True)
         return
-    cases = [("as today", rows[0]["today"])] if rows else []
-    cases += [(f"one more {row['appliance']}", row["changed"]) for row in rows]
-    print_items(
-        rows,
-        output,
-        columns={
-            "APPLIANCES": [name for name, _ in cases],
-            "WAIT P50": [_wait(case["wait_seconds_p50"]) for _, case in cases],
-            "WAIT P95": [_wait(case["wait_seconds_p95"]) for _, case in cases],
-            "WAITED GPU-HOURS": [f"{case['waiting_gpu_hours']:,.1f}" for _, case in cases],
-        },
-    )
+    cases = {"as today": rows[0]["today"]}
+    cases |= {f"one more {row['appliance']}": row["changed"] for row in rows}
+    columns: Columns = {
+        "APPLIANCES": "name",
+        "WAIT P50": lambda case: _wait(case["wait_seconds_p50"]),
+        "WAIT P95": lambda case: _wait(case["wait_seconds_p95"]),
+        "WAITED GPU-HOURS": lambda case: f"{case['waiting_gpu_hours']:,.1f}",
+    }
+    print_rows([{**case, "name": name} for name, case in cases.items()], output, columns)
 
 
 @advice.command()
 @output_option
 def appliances(output: str) -> None:
     """List appliances, those with the most free GPU-hours first."""
-    with Client() as client:
-        rows = list(all_items(client, f"{_PATH}/appliances"))
-    print_rows(
-        rows,
-        output,
-        columns={
-            "APPLIANCE": lambda row: row["name"],
-            "MODEL": lambda row: row["gpu_model"],
-            "GPUS": lambda row: str(row["gpus"]),
-            **_gpu_hours("capacity", "allocated", "idle"),
-            "LAST USED": lambda row: row["last_used_at"] or "-",
-        },
-    )
+    columns: Columns = {
+        "APPLIANCE": "name",
+        "MODEL": "gpu_model",
+        "GPUS": "gpus",
+        **_gpu_hours("capacity", "allocated", "idle"),
+        "LAST USED": lambda row: row["last_used_at"] or "-",
+    }
+    print_rows(fetch_items(f"{_PATH}/appliances"), output, columns)
 
 
 @advice.command()
@@ -170,19 +153,13 @@ def restore(key: str) -> None:
 @output_option
 def list_tenants(output: str) -> None:
     """List the sums of all tenants (operators only)."""
-    with Client() as client:
-        rows = list(all_items(client, f"{_PATH}/tenants"))
-    print_rows(
-        rows,
-        output,
-        columns={
-            "TENANT": lambda row: row["tenant_name"],
-            "GPUS": lambda row: str(row["gpus"]),
-            **_gpu_hours("capacity", "allocated", "idle", "short"),
-            "COMPUTED": lambda row: row["computed_at"] or "-",
-        },
-        name="tenant_name",
-    )
+    columns: Columns = {
+        "TENANT": "tenant_name",
+        "GPUS": "gpus",
+        **_gpu_hours("capacity", "allocated", "idle", "short"),
+        "COMPUTED": lambda row: row["computed_at"] or "-",
+    }
+    print_rows(fetch_items(f"{_PATH}/tenants"), output, columns, name="tenant_name")
 
 
 def _gpu_hours(*names: str) -> dict[str, Callable[[Mapping[str, Any]], str]]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from cli.client import output_option, print_items, print_object
+from cli.client import Columns, output_option, print_object, print_rows
 from cli.local_time import local_seconds
 from core.quantities import parse_duration
 from vedette.client import Client
@@ -64,17 +64,15 @@ def list_rollouts(output: str) -> None:
     if not items and output == "table":
         click.echo("No rollouts yet. Start one with: vedette appliance rollout start")
         return
-    columns = {
-        "ID": [item["id"] for item in items],
-        "VERSION": [item["version"] for item in items],
-        "STATE": [item["state"] for item in items],
-        "UPDATED": [
-            f"{item['counts']['updated']}/{sum(item['counts'].values())}" for item in items
-        ],
-        "FAILED": [str(item["counts"]["failed"]) for item in items],
-        "STARTED": [local_seconds(item["created_at"]) for item in items],
+    columns: Columns = {
+        "ID": "id",
+        "VERSION": "version",
+        "STATE": "state",
+        "UPDATED": lambda row: f"{row['counts']['updated']}/{sum(row['counts'].values())}",
+        "FAILED": lambda row: str(row["counts"]["failed"]),
+        "STARTED": lambda row: local_seconds(row["created_at"]),
     }
-    print_items(items, output, columns=columns)
+    print_rows(items, output, columns)
 
 
 @rollout.command()

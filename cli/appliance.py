@@ -1,12 +1,13 @@
 """`vedette appliance`: list appliances, create enrollment tokens, drain, clean up and retire."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
 from cli.agent_rollouts import rollout
-from cli.client import all_items, appliance_id, output_option, print_items, print_object
+from cli.client import Columns, all_items, appliance_id, output_option, print_object, print_rows
 from cli.local_time import local_seconds
 from core.quantities import format_size, parse_duration
 from vedette.client import Client
@@ -76,23 +77,25 @@ def nodes(name: str, output: str) -> None:
         items = page["items"]
     if cluster is None and output == "table":
         raise click.ClickException(f"{name} is no connector of a cluster, so it has no nodes.")
-    listed = [item["node"] for item in items]
-    columns = {
-        "NODE": [node["name"] for node in listed],
-        "STATE": [node["state"] for node in listed],
-        "CPUS": [f"{node['allocated_cpus']:g}/{node['cpus']:g}" for node in listed],
-        "MEMORY": [
-            f"{format_size(node['allocated_memory_bytes'])} of {format_size(node['memory_bytes'])}"
-            for node in listed
-        ],
-        "GPUS": [f"{node['allocated_gpus']}/{node['gpus']}" for node in listed],
-        "REASON": [node["reason"] for node in listed],
+    columns: Columns = {
+        "NODE": lambda row: row["node"]["name"],
+        "STATE": lambda row: row["node"]["state"],
+        "CPUS": lambda row: f"{row['node']['allocated_cpus']:g}/{row['node']['cpus']:g}",
+        "MEMORY": _node_memory,
+        "GPUS": lambda row: f"{row['node']['allocated_gpus']}/{row['node']['gpus']}",
+        "REASON": lambda row: row["node"]["reason"],
     }
-    print_items(items, output, columns=columns)
+    print_rows(items, output, columns)
     if output == "table" and page["total"] > len(items):
         click.echo(f"... and {page['total'] - len(items)} more")
     if output == "table" and cluster["problem"]:
         click.echo(f"The cluster takes no jobs: {cluster['problem']}")
+
+
+def _node_memory(row: Mapping[str, Any]) -> str:
+    node = row["node"]
+    allocated, total = node["allocated_memory_bytes"], node["memory_bytes"]
+    return f"{format_size(allocated)} of {format_size(total)}"
 
 
 @appliance.command("rented-jobs")
@@ -102,17 +105,13 @@ def rented_jobs(name: str, output: str) -> None:
     """List the jobs of tenants that rent appliance NAME (or ID) and run there now."""
     with Client() as client:
         items = list(all_items(client, f"/appliances/{appliance_id(client, name)}/rented-jobs"))
-    if output == "name":  # they have none
-        items = [{"name": item["id"]} for item in items]
-        print_items(items, output, columns={})
-        return
-    columns = {
-        "CONTRACT": [item["contract_id"] for item in items],
-        "STATE": [item["state"] for item in items],
-        "GPUS": [str(len(item["gpu_uuids"])) for item in items],
-        "SINCE": [local_seconds(item["since"]) for item in items],
+    columns: Columns = {
+        "CONTRACT": "contract_id",
+        "STATE": "state",
+        "GPUS": lambda item: str(len(item["gpu_uuids"])),
+        "SINCE": lambda item: local_seconds(item["since"]),
     }
-    print_items(items, output, columns=columns)
+    print_rows(items, output, columns, name="id")
 
 
 @appliance.command()
@@ -194,15 +193,14 @@ def storage(name: str, output: str, *, clean: bool) -> None:
     if report["reported_at"] is None:
         click.echo(f"{name} reports no container storage.")
         return
-    images = report["images"]
-    columns = {
-        "IMAGE": [(image["names"] or [image["id"]])[0] for image in images],
-        "SIZE": [format_size(image["size_bytes"]) for image in images],
-        "LAST USED": [local_seconds(image["used_at"]) for image in images],
-        "NEXT CLEANUP": [_VERDICTS.get(image["verdict"], "keep") for image in images],
-        "REASON": [image["verdict"].replace("_", " ") for image in images],
+    columns: Columns = {
+        "IMAGE": lambda image: (image["names"] or [image["id"]])[0],
+        "SIZE": lambda image: format_size(image["size_bytes"]),
+        "LAST USED": lambda image: local_seconds(image["used_at"]),
+        "NEXT CLEANUP": lambda image: _VERDICTS.get(image["verdict"], "keep"),
+        "REASON": lambda image: image["verdict"].replace("_", " "),
     }
-    print_items(images, output, columns=columns)
+    print_rows(report["images"], output, columns)
     if total := report["disk_total_bytes"]:
         click.echo(f"{format_size(report['disk_free_bytes'])} of {format_size(total)} free")
     if done := report["cleanup"]:

@@ -18,11 +18,10 @@ from werkzeug.test import create_environ
 from access.app import WRITE_PATH, create_access_app, is_for_agents
 from access.database import Database
 from access.datasets import create_user_app, is_for_users, route_of_user
-from access.jobs.app import create_job_access_app, is_job_access, job_of_path
+from access.jobs.app import create_job_access_app, is_job_access, job_of_path, to_holder
 from access.jobs.follow import create_follow_app, is_followed
 from access.jobs.forwarding import HEADER as FORWARDED_HEADER
 from access.jobs.forwarding import SCOPE_KEY
-from access.jobs.holder_routing import to_holder
 from access.jobs.web_ui import WebUI
 from cli.backend import Backend
 from cli.ca import write_authorities

@@ -67,8 +67,6 @@ def export(path: Path, *, format_name: str | None, chain: str) -> None:
             record(
                 session,
                 action="audit.exported",
-                target_kind="audit",
-                target_id=None,
                 target_name=chain,
                 tenant_id=None,
                 after={"format": file_format.value},

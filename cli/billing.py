@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from cli.client import all_items, output_option, print_items, print_object
+from cli.client import Columns, all_items, fetch_items, output_option, print_object, print_rows
 from cli.local_time import local_minutes
 from core.errors import InvalidInputError
 from vedette.client import Client
@@ -33,25 +33,17 @@ def prices(output: str) -> None:
     """List the price lists of your tenant's appliances, and the operator's default."""
     with Client() as client:
         items = client.get("/billing/price-lists")["items"]
-    if output == "table" and not items:
-        click.echo(
-            "No prices yet. Set some: vedette billing set-prices --price H100=2.45", err=True
-        )
-        return
-    rows = [{**item, "name": item["id"]} for item in items]
-    columns = {
-        "ID": [item["id"] for item in items],
-        "OF": ["tenant" if item["tenant_id"] else "operator" for item in items],
-        "FROM": [local_minutes(item["valid_from"]) for item in items],
-        "UNTIL": [
-            local_minutes(item["valid_until"]) if item["valid_until"] else "-" for item in items
-        ],
-        "PRICES": [
-            ", ".join(f"{row['gpu_model'] or 'others'}={row['price']}" for row in item["prices"])
-            for item in items
-        ],
+    columns: Columns = {
+        "ID": "id",
+        "OF": lambda row: "tenant" if row["tenant_id"] else "operator",
+        "FROM": lambda row: local_minutes(row["valid_from"]),
+        "UNTIL": lambda row: local_minutes(row["valid_until"]),
+        "PRICES": lambda row: ", ".join(
+            f"{price['gpu_model'] or 'others'}={price['price']}" for price in row["prices"]
+        ),
     }
-    print_items(rows, output, columns=columns)
+    empty = "No prices yet. Set some: vedette billing set-prices --price H100=2.45"
+    print_rows([{**item, "name": item["id"]} for item in items], output, columns, empty=empty)
 
 
 @billing.command("set-prices")
@@ -100,25 +92,19 @@ def list_documents(
     kind: str | None, month: str | None, issued_since: str | None, output: str
 ) -> None:
     """List invoices and statements, the latest first."""
-    filters = {"kind": kind, "month": month, "issued_since": issued_since}
-    query = {name: value for name, value in filters.items() if value}
-    with Client() as client:
-        items = list(all_items(client, "/billing/documents", **query))
-    if output == "table" and not items:
-        click.echo(
-            "No invoices or statements yet. They are issued two days after a month.", err=True
-        )
-        return
-    columns = {
-        "NUMBER": [item["number"] for item in items],
-        "KIND": [item["title"] for item in items],
-        "MONTH": [item["month"] for item in items],
-        "TENANT": [item["tenant_name"] for item in items],
-        "TOTAL": [f"{item['currency']} {item['total']}" for item in items],
-        "TO BE PAID": [f"{item['currency']} {item['due']}" for item in items],
-        "ID": [item["id"] for item in items],
+    query = {"kind": kind, "month": month or None, "issued_since": issued_since or None}
+    items = fetch_items("/billing/documents", **query)
+    columns: Columns = {
+        "NUMBER": "number",
+        "KIND": "title",
+        "MONTH": "month",
+        "TENANT": "tenant_name",
+        "TOTAL": lambda row: f"{row['currency']} {row['total']}",
+        "TO BE PAID": lambda row: f"{row['currency']} {row['due']}",
+        "ID": "id",
     }
-    print_items([{**item, "name": item["number"]} for item in items], output, columns=columns)
+    empty = "No invoices or statements yet. They are issued two days after a month."
+    print_rows([{**item, "name": item["number"]} for item in items], output, columns, empty=empty)
 
 
 @billing.command()
@@ -132,17 +118,16 @@ def show(number: str, output: str) -> None:
         print_object(item, output)
         return
     click.echo(f"{item['title']} {item['number']}, {item['month']}, {item['tenant_name']}")
-    rows = item["items"]
-    columns = {
-        "NO.": [str(row["number"]) for row in rows],
-        "SUBJECT": [row["subject"] for row in rows],
-        "MONTH": [row["month"] for row in rows],
-        "FOR": [" ".join(filter(None, (row["text"], row["gpu_model"]))) for row in rows],
-        "GPU-HOURS": [row["gpu_hours"] for row in rows],
-        "PRICE": [row["unit_price"] for row in rows],
-        f"AMOUNT {item['currency']}": [row["amount"] for row in rows],
+    columns: Columns = {
+        "NO.": "number",
+        "SUBJECT": "subject",
+        "MONTH": "month",
+        "FOR": lambda row: " ".join(filter(None, (row["text"], row["gpu_model"]))),
+        "GPU-HOURS": "gpu_hours",
+        "PRICE": "unit_price",
+        f"AMOUNT {item['currency']}": "amount",
     }
-    print_items([{**row, "name": row["subject"]} for row in rows], output, columns=columns)
+    print_rows(item["items"], output, columns, name="subject")
     for name in ("net", "tax", "fee", "total", "prepaid", "due"):
         click.echo(f"{name:>8} {item[name]}")
 
@@ -206,36 +191,29 @@ def credit(
         return
     for name in ("balance", "open_amount", "available"):
         click.echo(f"{name.replace('_', ' '):>12} {item[name]}")
-    entries = item["entries"]
-    columns = {
-        "AT": [local_minutes(entry["created_at"]) for entry in entries],
-        "AMOUNT": [entry["amount"] for entry in entries],
-        "NOTE": [entry["note"] for entry in entries],
+    columns: Columns = {
+        "AT": lambda entry: local_minutes(entry["created_at"]),
+        "AMOUNT": "amount",
+        "NOTE": "note",
     }
-    print_items(entries, output, columns=columns)
+    print_rows(item["entries"], output, columns)
 
 
 @billing.command()
 @click.option("--amount", required=True, help="In cents, such as -12.50 in favor of who pays.")
 @click.option("--note", required=True, help="Why; both sides see it.")
 @click.option("--reference", required=True, help="Such as a ticket; unique.")
-@click.option("--contract", default="", help="The ID of the contract that it is about.")
-@click.option("--tenant", default="", help="Without a contract: the ID of whose own use.")
+@click.option(
+    "--contract", "contract_id", default="", help="The ID of the contract that it is about."
+)
+@click.option(
+    "--tenant", "tenant_id", default="", help="Without a contract: the ID of whose own use."
+)
 @click.option("--at", help="The time that it corrects, in RFC 3339. Defaults to now.")
-def correct(
-    *, amount: str, note: str, reference: str, contract: str, tenant: str, at: str | None
-) -> None:
+def correct(**fields: str | None) -> None:
     """Correct what a contract or a tenant's own use cost (operators)."""
-    body = {
-        "amount": amount,
-        "note": note,
-        "reference": reference,
-        "contract_id": contract,
-        "tenant_id": tenant,
-        "at": at,
-    }
     with Client() as client:
-        line = client.post("/billing/corrections", body)
+        line = client.post("/billing/corrections", fields)
     click.echo(f"{line['id']} {line['amount']}")
 
 

@@ -1,10 +1,11 @@
 """`vedette budget`: what the tenant, a project or a user may spend in a month."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from cli.client import all_items, output_option, print_items, print_object
+from cli.client import Columns, all_items, fetch_items, output_option, print_object, print_rows
 from cli.job_common import DURATION
 from cli.local_time import local_minutes
 from core.errors import NotFoundError
@@ -27,21 +28,17 @@ def budget() -> None:
 @output_option
 def list_budgets(output: str) -> None:
     """List budgets with what is spent of them this month."""
-    with Client() as client:
-        rows = list(all_items(client, _PATH))
-    if output == "table" and not rows:
-        click.echo("No budgets. Set the tenant's with: vedette budget set AMOUNT", err=True)
-        return
-    columns = {
-        "FOR": [row["target"] for row in rows],
-        "NAME": [row["target_name"] for row in rows],
-        "AMOUNT": [row["amount"] for row in rows],
-        "SPENT": [row["spent"] for row in rows],
-        "PERCENT": [f"{row['percent']:.0f}" for row in rows],
-        "EXPECTED": [row["forecast"] for row in rows],
-        "ACTION": [_action(row) for row in rows],
+    columns: Columns = {
+        "FOR": "target",
+        "NAME": "target_name",
+        "AMOUNT": "amount",
+        "SPENT": "spent",
+        "PERCENT": lambda row: f"{row['percent']:.0f}",
+        "EXPECTED": "forecast",
+        "ACTION": _action,
     }
-    print_items(rows, output, columns=columns)
+    empty = "No budgets. Set the tenant's with: vedette budget set AMOUNT"
+    print_rows(fetch_items(_PATH), output, columns, empty=empty)
 
 
 @budget.command("set")
@@ -109,7 +106,7 @@ def _find(client: Client, target: str, name: str) -> dict[str, Any] | None:
     return next((row for row in budgets if name in {row["target_id"], row["target_name"]}), None)
 
 
-def _action(row: dict[str, Any]) -> str:
+def _action(row: Mapping[str, Any]) -> str:
     text: str = row["action"]
     if text == "stop_jobs":
         text = f"{text} after {format_duration(row['grace_seconds'])}"

@@ -12,6 +12,8 @@ from core.errors import InvalidInputError
 from vedette.client import Client
 
 PAGE_SIZE = 100
+# The columns of a table: title to a field of the rows, or to what makes the cell of a row.
+Columns = Mapping[str, str | Callable[[Mapping[str, Any]], str]]
 FORMATS = ("table", "json", "yaml", "name")
 output_option = click.option(
     "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True
@@ -37,8 +39,8 @@ def appliance_id(client: Client, name_or_id: str) -> str:
     raise InvalidInputError(f"No appliance named {name_or_id!r}. See: vedette appliance list")
 
 
-def all_items(client: Client, path: str, **query: str) -> Iterator[dict[str, Any]]:
-    """Yield the items of all pages of a list."""
+def all_items(client: Client, path: str, **query: object) -> Iterator[dict[str, Any]]:
+    """Yield the items of all pages of a list; None in the query is left out."""
     number = 0
     while True:
         number += 1
@@ -46,6 +48,12 @@ def all_items(client: Client, path: str, **query: str) -> Iterator[dict[str, Any
         yield from page["items"]
         if number * PAGE_SIZE >= page["total"]:
             return
+
+
+def fetch_items(path: str, **query: object) -> list[dict[str, Any]]:
+    """Return the items of a list with a client of its own."""
+    with Client() as client:
+        return list(all_items(client, path, **query))
 
 
 def one_named(
@@ -71,13 +79,13 @@ def one_named(
 
 def save_named(
     client: Client, path: str, body: dict[str, Any], own: Iterable[dict[str, Any]]
-) -> None:
+) -> dict[str, Any]:
     """Replace the one of the user's `own` items that has the name of the body, or add one."""
     item_id = next((item["id"] for item in own if item["name"] == body["name"]), None)
-    if item_id:
-        client.put(f"{path}/{item_id}", body)
-    else:
-        client.post(path, body)
+    saved: dict[str, Any] = (
+        client.put(f"{path}/{item_id}", body) if item_id else client.post(path, body)
+    )
+    return saved
 
 
 def load_mapping(file: TextIO) -> Mapping[str, Any]:
@@ -124,8 +132,8 @@ def load_list(file: TextIO, key: str) -> list[Any]:
 def print_rows(
     rows: Sequence[Mapping[str, Any]],
     output: str,
+    columns: Columns,
     *,
-    columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
     empty: str = "",
     name: str = "name",
 ) -> None:
@@ -134,33 +142,32 @@ def print_rows(
     Args:
         rows: of the list.
         output: the format.
-        columns: of the table: title to what makes the cell of a row.
+        columns: of the table.
         empty: what is said instead of a table without rows; "" for its titles alone.
         name: the field that the format `name` prints.
     """
-    if output == "table" and not rows and empty:
-        click.echo(empty, err=True)
-        return
-    cells = {title: [cell(row) for row in rows] for title, cell in columns.items()}
-    named = [{**row, "name": row[name]} for row in rows] if output == "name" else rows
-    print_items(named, output, columns=cells)
-
-
-def print_items(
-    items: Sequence[Mapping[str, Any]], output: str, *, columns: Mapping[str, Sequence[str]]
-) -> None:
-    """Print items in a format; `columns` are those of the table: title to one cell per item."""
     if output == "name":
-        for item in items:
-            click.echo(item["name"])
-    elif output == "table":
-        cells = [[title, *texts] for title, texts in columns.items()]
-        widths = [max(map(len, column)) for column in cells]
-        for row in zip(*cells, strict=True):
-            padded = (text.ljust(width) for text, width in zip(row, widths, strict=True))
-            click.echo("  ".join(padded).rstrip())
+        for row in rows:
+            click.echo(row[name])
+    elif output != "table":
+        print_object(rows, output)
+    elif empty and not rows:
+        click.echo(empty, err=True)
     else:
-        print_object(items, output)
+        cells = ([_cell(column, row) for column in columns.values()] for row in rows)
+        print_table([list(columns), *cells])
+
+
+def _cell(column: str | Callable[[Mapping[str, Any]], str], row: Mapping[str, Any]) -> str:
+    return str(row[column]) if isinstance(column, str) else column(row)
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned rows, the titles first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
 
 
 def print_object(item: object, output: str) -> None:

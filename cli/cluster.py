@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from cli.client import output_option, print_items
+from cli.client import Columns, output_option, print_rows
 from cli.job_common import DURATION
 from core.errors import ConflictError, NotFoundError
 from vedette.client import Client
@@ -82,8 +82,8 @@ def list_clusters(output: str) -> None:
         }
         for name in sorted(sizes)
     ]
-    columns = {key.upper(): [str(row[key]) for row in clusters] for key in clusters[0]}
-    print_items(clusters, output, columns=columns)
+    columns = {key.upper(): key for key in ("name", "appliances", "online", "gpus")}
+    print_rows(clusters, output, columns)
 
 
 @cluster.command()
@@ -93,14 +93,14 @@ def show(name: str, output: str) -> None:
     """Show the appliances of the cluster NAME."""
     with Client() as client:
         members = _members(client, name)
-    columns = {
-        "NAME": [item["name"] for item in members],
-        "STATUS": [item["status"] for item in members],
-        "GPUS": [str(item["gpu_count"]) for item in members],
-        "SITE": [item["site"] for item in members],
-        "PROBLEM": [_problem(item) for item in members],
+    columns: Columns = {
+        "NAME": "name",
+        "STATUS": "status",
+        "GPUS": "gpu_count",
+        "SITE": "site",
+        "PROBLEM": _problem,
     }
-    print_items(members, output, columns=columns)
+    print_rows(members, output, columns)
 
 
 @cluster.command()

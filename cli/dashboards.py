@@ -17,12 +17,14 @@ import click
 import yaml
 
 from cli.client import (
+    Columns,
     all_items,
+    fetch_items,
     load_list,
     one_named,
     output_option,
-    print_items,
     print_object,
+    print_rows,
     save_named,
 )
 from core.errors import InvalidInputError
@@ -46,18 +48,14 @@ def dashboards() -> None:
 @output_option
 def list_dashboards(output: str) -> None:
     """List your dashboards, and those that your tenant shares."""
-    with Client() as client:
-        dashboards = list(all_items(client, "/dashboards"))
-    if output == "table" and not dashboards:
-        click.echo("No dashboards yet. Create some: vedette dashboards apply -f FILE", err=True)
-        return
-    columns = {
-        "NAME": [dashboard["name"] for dashboard in dashboards],
-        "PANELS": [str(len(dashboard["panels"])) for dashboard in dashboards],
-        "SHARED": ["yes" if dashboard["is_shared"] else "no" for dashboard in dashboards],
-        "AUTHOR": [dashboard["user_email"] or "-" for dashboard in dashboards],
+    columns: Columns = {
+        "NAME": "name",
+        "PANELS": lambda row: str(len(row["panels"])),
+        "SHARED": lambda row: "yes" if row["is_shared"] else "no",
+        "AUTHOR": lambda row: row["user_email"] or "-",
     }
-    print_items(dashboards, output, columns=columns)
+    empty = "No dashboards yet. Create some: vedette dashboards apply -f FILE"
+    print_rows(fetch_items("/dashboards"), output, columns, empty=empty)
 
 
 @dashboards.command()
@@ -120,17 +118,15 @@ def list_views(output: str) -> None:
     """List your views, and those that your tenant shares."""
     with Client() as client:
         views = client.get("/saved-views")["items"]
-    if output == "table" and not views:
-        click.echo("No views yet. Save one: vedette dashboards view save NAME ADDRESS", err=True)
-        return
-    columns = {
-        "NAME": [view["name"] for view in views],
-        "ADDRESS": [view["address"] for view in views],
-        "SHARED": ["yes" if view["is_shared"] else "no" for view in views],
-        "START PAGE": ["yes" if view["is_own"] and view["is_default"] else "no" for view in views],
-        "AUTHOR": [view["user_email"] or "-" for view in views],
+    columns: Columns = {
+        "NAME": "name",
+        "ADDRESS": "address",
+        "SHARED": lambda row: "yes" if row["is_shared"] else "no",
+        "START PAGE": lambda row: "yes" if row["is_own"] and row["is_default"] else "no",
+        "AUTHOR": lambda row: row["user_email"] or "-",
     }
-    print_items(views, output, columns=columns)
+    empty = "No views yet. Save one: vedette dashboards view save NAME ADDRESS"
+    print_rows(views, output, columns, empty=empty)
 
 
 @view.command("save")

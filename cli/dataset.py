@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-from cli.client import all_items, appliance_id, one_named, output_option, print_items, print_object
+from cli.client import (
+    Columns,
+    all_items,
+    appliance_id,
+    fetch_items,
+    one_named,
+    output_option,
+    print_object,
+    print_rows,
+)
 from cli.dataset_connections import PATH as CONNECTIONS
 from cli.dataset_connections import connection
 from cli.dataset_copies import copies, prefetch, unpin
@@ -100,21 +109,16 @@ def upload(name: str, path: Path, *, description: str, parallel: int) -> None:
 @output_option
 def list_datasets(search: str | None, output: str) -> None:
     """List the datasets with their newest versions."""
-    with Client() as client:
-        rows = list(all_items(client, PATH, **({"search": search} if search else {})))
-    if output == "table" and not rows:
-        click.echo("No datasets. Add one: vedette dataset upload NAME FOLDER", err=True)
-        return
-    newest = [row["newest"] or {} for row in rows]
-    columns = {
-        "NAME": [row["name"] for row in rows],
-        "SOURCE": [row["source_url"] or "uploaded" for row in rows],
-        "VERSION": [str(version.get("number", "-")) for version in newest],
-        "FILES": [str(version.get("file_count", "-")) for version in newest],
-        "SIZE": [format_size(version["total_bytes"]) if version else "-" for version in newest],
-        "CREATED": [local_minutes(row["created_at"]) for row in rows],
+    columns: Columns = {
+        "NAME": "name",
+        "SOURCE": lambda row: row["source_url"] or "uploaded",
+        "VERSION": lambda row: str((row["newest"] or {}).get("number", "-")),
+        "FILES": lambda row: str((row["newest"] or {}).get("file_count", "-")),
+        "SIZE": lambda row: format_size(row["newest"]["total_bytes"]) if row["newest"] else "-",
+        "CREATED": lambda row: local_minutes(row["created_at"]),
     }
-    print_items(rows, output, columns=columns)
+    empty = "No datasets. Add one: vedette dataset upload NAME FOLDER"
+    print_rows(fetch_items(PATH, search=search or None), output, columns, empty=empty)
 
 
 @dataset.command()
@@ -133,17 +137,17 @@ def show(name: str, output: str) -> None:
     click.echo(f"{row['name']}  {row['source_url'] or 'uploaded'}")
     if row["description"]:
         click.echo(row["description"])
-    columns = {
-        "VERSION": [str(version["number"]) for version in versions],
-        "STATE": [version["state"] for version in versions],
-        "FILES": [str(version["file_count"]) for version in versions],
-        "SIZE": [format_size(version["total_bytes"]) for version in versions],
-        "CREATED": [local_minutes(version["created_at"]) for version in versions],
-        "DIGEST": [(version["digest"] or "-")[:12] for version in versions],
-        "MESSAGE": [version["message"] for version in versions],
+    columns: Columns = {
+        "VERSION": "number",
+        "STATE": "state",
+        "FILES": "file_count",
+        "SIZE": lambda version: format_size(version["total_bytes"]),
+        "CREATED": lambda version: local_minutes(version["created_at"]),
+        "DIGEST": lambda version: (version["digest"] or "-")[:12],
+        "MESSAGE": "message",
     }
     if versions:
-        print_items(versions, output, columns=columns)
+        print_rows(versions, output, columns)
 
 
 @dataset.command()

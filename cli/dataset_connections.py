@@ -4,7 +4,7 @@ import os
 
 import click
 
-from cli.client import all_items, one_named, output_option, print_items
+from cli.client import Columns, all_items, fetch_items, one_named, output_option, print_rows
 from vedette.client import Client
 
 PATH = "/data-connections"
@@ -22,15 +22,7 @@ def connection() -> None:
 @click.option("--region", default="", help="Of the bucket.")
 @click.option("--access-key-id", default="", help="Its secret is AWS_SECRET_ACCESS_KEY, or asked.")
 @click.option("--bearer-token", is_flag=True, help="Ask for a token, for HTTPS and gateways.")
-def add(
-    name: str,
-    url: str,
-    *,
-    endpoint_url: str,
-    region: str,
-    access_key_id: str,
-    bearer_token: bool,
-) -> None:
+def add(*, bearer_token: bool, **fields: str) -> None:
     """Add connection NAME for sources that begin with URL, and print its ID.
 
     Secrets are never options: other users of a host see those.
@@ -39,17 +31,10 @@ def add(
     vedette dataset connection add minio s3://acme-data --endpoint-url https://minio.acme.example \\
         --access-key-id vedette
     """
-    body = {
-        "name": name,
-        "url": url,
-        "endpoint_url": endpoint_url,
-        "region": region,
-        "access_key_id": access_key_id,
-    }
-    if access_key_id:
-        body["secret_access_key"] = os.environ.get("AWS_SECRET_ACCESS_KEY") or _asked(
-            "Secret access key"
-        )
+    body = dict(fields)
+    if body["access_key_id"]:
+        secret = os.environ.get("AWS_SECRET_ACCESS_KEY") or _asked("Secret access key")
+        body["secret_access_key"] = secret
         body["session_token"] = os.environ.get("AWS_SESSION_TOKEN", "")
     if bearer_token:
         body["bearer_token"] = _asked("Token")
@@ -61,18 +46,13 @@ def add(
 @output_option
 def list_connections(output: str) -> None:
     """List the connections; secrets are never shown."""
-    with Client() as client:
-        rows = list(all_items(client, PATH))
-    if output == "table" and not rows:
-        click.echo("No data connections.", err=True)
-        return
-    columns = {
-        "NAME": [row["name"] for row in rows],
-        "URL": [row["url"] for row in rows],
-        "ENDPOINT": [row["endpoint_url"] or "-" for row in rows],
-        "ACCESS KEY": [row["access_key_id"] or "-" for row in rows],
+    columns: Columns = {
+        "NAME": "name",
+        "URL": "url",
+        "ENDPOINT": lambda row: row["endpoint_url"] or "-",
+        "ACCESS KEY": lambda row: row["access_key_id"] or "-",
     }
-    print_items(rows, output, columns=columns)
+    print_rows(fetch_items(PATH), output, columns, empty="No data connections.")
 
 
 @connection.command()

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from cli.client import all_items, one_named, output_option, print_items
+from cli.client import Columns, all_items, one_named, output_option, print_rows
 from cli.job_common import PAIR
 from cli.local_time import local_minutes
 from core.quantities import format_share
@@ -16,7 +16,7 @@ DATASETS = "/datasets"
 @click.command()
 @click.argument("name")
 @click.option("--version", type=click.IntRange(1), help="Its number. Defaults to the newest.")
-@click.option("--appliance", help="Only to this appliance (name or ID).")
+@click.option("--appliance", default="", help="Only to this appliance (name or ID).")
 @click.option(
     "--label",
     "labels",
@@ -25,22 +25,19 @@ DATASETS = "/datasets"
     metavar="KEY=VALUE",
     help="Only to appliances with this label. Repeatable.",
 )
-@click.option("--pin", is_flag=True, help="Never evict it from the cache; for admins.")
+@click.option("--pin", "is_pinned", is_flag=True, help="Never evict it from the cache; for admins.")
 @click.option(
     "--schedule",
+    default="",
     metavar="CRON",
     help="When a changed source becomes a new version, which is fetched, such as '0 2 * * *'.",
 )
 @click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Oslo.")
 def prefetch(
     name: str,
-    *,
     version: int | None,
-    appliance: str | None,
     labels: tuple[tuple[str, str], ...],
-    pin: bool,
-    schedule: str | None,
-    time_zone: str,
+    **fields: Any,  # noqa: ANN401 - those of the options
 ) -> None:
     """Fetch dataset NAME to appliances ahead of jobs, and print the ID of the order.
 
@@ -49,14 +46,7 @@ def prefetch(
     \b
     vedette dataset prefetch imagenet --label pool=train --schedule '0 2 * * *'
     """
-    body = {
-        "version": version or 0,
-        "appliance": appliance or "",
-        "labels": dict(labels),
-        "is_pinned": pin,
-        "schedule": schedule or "",
-        "time_zone": time_zone,
-    }
+    body = {**fields, "version": version or 0, "labels": dict(labels)}
     with Client() as client:
         made = client.post(f"{DATASETS}/{_named(client, name)['id']}/prefetches", body)
     click.echo(made["id"])
@@ -90,20 +80,15 @@ def copies(name: str, output: str) -> None:
     """List in which caches dataset NAME is."""
     with Client() as client:
         rows = list(all_items(client, f"{DATASETS}/{_named(client, name)['id']}/copies"))
-    if output == "table" and not rows:
-        click.echo("No appliance has it yet.", err=True)
-        return
-    columns = {
-        "APPLIANCE": [row["appliance_name"] for row in rows],
-        "VERSION": [str(row["version"]) for row in rows],
-        "STATE": [row["state"] for row in rows],
-        "CACHED": [format_share(row["cached_bytes"], row["total_bytes"]) for row in rows],
-        "LAST USED": [
-            local_minutes(row["last_used_at"]) if row["last_used_at"] else "-" for row in rows
-        ],
-        "MESSAGE": [row["message"] or "-" for row in rows],
+    columns: Columns = {
+        "APPLIANCE": "appliance_name",
+        "VERSION": "version",
+        "STATE": "state",
+        "CACHED": lambda row: format_share(row["cached_bytes"], row["total_bytes"]),
+        "LAST USED": lambda row: local_minutes(row["last_used_at"]),
+        "MESSAGE": lambda row: row["message"] or "-",
     }
-    print_items(rows, output, columns=columns)
+    print_rows(rows, output, columns, empty="No appliance has it yet.")
 
 
 def _named(client: Client, name: str) -> dict[str, Any]:

@@ -5,7 +5,15 @@ from typing import Any
 
 import click
 
-from cli.client import all_items, one_named, output_option, print_items, print_object
+from cli.client import (
+    Columns,
+    all_items,
+    fetch_items,
+    one_named,
+    output_option,
+    print_object,
+    print_rows,
+)
 from cli.job_common import PAIR
 from vedette.client import Client
 
@@ -104,24 +112,17 @@ def move(name: str, position: int) -> None:
 @output_option
 def list_policies(output: str) -> None:
     """List the policies in their order, with what they cover."""
-    with Client() as client:
-        rows = list(all_items(client, PATH))
-    if output == "table" and not rows:
-        click.echo("No policies: every GPU goes to one job as a whole.", err=True)
-        return
-    columns = {
-        "POS": [str(row["position"]) for row in rows],
-        "NAME": [row["name"] for row in rows],
-        "MODEL": [row["gpu_model"] or "all" for row in rows],
-        "LABELS": [
-            ",".join(f"{key}={value}" for key, value in row["labels"].items()) or "-"
-            for row in rows
-        ],
-        "MODE": [row["summary"] for row in rows],
-        "GPUS": [str(row["coverage"]["gpus"]) for row in rows],
-        "APPLIANCES": [str(len(row["coverage"]["appliances"])) for row in rows],
+    rows = fetch_items(PATH)
+    columns: Columns = {
+        "POS": "position",
+        "NAME": "name",
+        "MODEL": lambda row: row["gpu_model"] or "all",
+        "LABELS": lambda row: ",".join(map("=".join, row["labels"].items())) or "-",
+        "MODE": "summary",
+        "GPUS": lambda row: str(row["coverage"]["gpus"]),
+        "APPLIANCES": lambda row: str(len(row["coverage"]["appliances"])),
     }
-    print_items(rows, output, columns=columns)
+    print_rows(rows, output, columns, empty="No policies: every GPU goes to one job as a whole.")
     for row in rows if output == "table" else ():
         for warning in row["coverage"]["warnings"]:
             click.echo(f"{row['name']}: {warning}", err=True)

@@ -6,17 +6,16 @@ A JOB is its name, its ID, or the beginning or end of an ID.
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 import msgspec
 
-from cli.client import output_option, print_items, print_object
+from cli.client import output_option, print_object, print_rows, print_table
 from cli.job_common import DURATION, print_pending, secret
 from cli.job_copy import copy
-from cli.job_export import export
-from cli.job_files import apply, schema
+from cli.job_files import apply, export, schema
 from cli.job_output import attach, logs
 from cli.job_results import artifacts, download
 from cli.job_run import AUTOSCALING, clone, run, update
@@ -141,8 +140,10 @@ def list_jobs(
     collapsed = "false" if tasks or state else "true"
     with Client() as client:
         jobs = list(client.jobs(limit=limit, state=state, search=search, is_collapsed=collapsed))
-    if output != "table" or jobs:
-        print_items(list(map(_fields, jobs)), output, columns=_columns(jobs))
+    if output != "table":
+        print_rows(list(map(_fields, jobs)), output, {})
+    elif jobs:
+        print_table([list(_COLUMNS), *([cell(job) for cell in _COLUMNS.values()] for job in jobs)])
     elif state or search:
         click.echo("No jobs match.", err=True)
     else:
@@ -240,12 +241,12 @@ def top(*, once: bool, limit: int) -> None:
             if not once:
                 click.clear()
             if jobs:
-                columns = _columns(jobs) | {
-                    title: [_latest(series, field) for series in usage]
-                    for title, field in TOP_COLUMNS.items()
-                }
-                shown = {title: columns[title] for title in ("ID", "NAME", "GPUS", *TOP_COLUMNS)}
-                print_items(list(map(_fields, jobs)), "table", columns=shown)
+                titles = ("ID", "NAME", "GPUS")
+                rows = [
+                    [*(_COLUMNS[title](job) for title in titles), *_usage(series)]
+                    for job, series in zip(jobs, usage, strict=True)
+                ]
+                print_table([[*titles, *TOP_COLUMNS], *rows])
             else:
                 click.echo("No jobs are running.", err=True)
             if once:
@@ -273,17 +274,8 @@ def _fields(job: Job) -> dict[str, Any]:
     return {name: fields[name] for name in FIRST_FIELDS} | fields
 
 
-def _columns(jobs: Sequence[Job]) -> dict[str, list[str]]:
-    return {
-        "ID": [job.short_id for job in jobs],
-        "NAME": [job.title for job in jobs],
-        "STATE": [_state(job) for job in jobs],
-        "APPLIANCE": [job.appliance_name or "-" for job in jobs],
-        "GPUS": [job.requested_gpus or str(job.gpus) for job in jobs],
-        "USER": [job.user_email or "-" for job in jobs],
-        "SUBMITTED": [local_seconds(job.submitted_at) for job in jobs],
-        "DURATION": [_duration(job) for job in jobs],
-    }
+def _usage(series: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [_latest(series, field) for field in TOP_COLUMNS.values()]
 
 
 def _state(job: Job) -> str:
@@ -310,3 +302,15 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}={item}" for key, item in value.items() if item not in (None, ""))
     return " ".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+_COLUMNS: Mapping[str, Callable[[Job], str]] = {
+    "ID": lambda job: job.short_id,
+    "NAME": lambda job: job.title,
+    "STATE": _state,
+    "APPLIANCE": lambda job: job.appliance_name or "-",
+    "GPUS": lambda job: job.requested_gpus or str(job.gpus),
+    "USER": lambda job: job.user_email or "-",
+    "SUBMITTED": lambda job: local_seconds(job.submitted_at),
+    "DURATION": _duration,
+}

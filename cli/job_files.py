@@ -1,4 +1,4 @@
-"""`vedette job apply` and `schema`: jobs in YAML files.
+"""`vedette job apply`, `schema` and `export`: jobs in YAML files, and recordings of jobs.
 
 name: train
 image: acme/train:1
@@ -9,8 +9,10 @@ memory_bytes: 16GiB
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
+from urllib.parse import urlencode
 
 import click
 import yaml
@@ -60,6 +62,26 @@ def schema() -> None:
     """Print the JSON Schema of a job file, for editors."""
     with Client() as client:
         click.echo(json.dumps(client.get("/job.schema.json"), indent=2))
+
+
+@click.command("export")
+@click.option("--since", help="RFC 3339, such as 2026-03-01T00:00:00Z. Defaults to 30 days ago.")
+@click.option("--until", help="The same; exclusive. Defaults to now.")
+@click.option("--anonymous", is_flag=True, help="Number the appliances instead of naming them.")
+def export(since: str | None, until: str | None, *, anonymous: bool) -> None:
+    """Print the jobs that were submitted in a period, as a recording of JSON lines.
+
+    It has times, resources and limits, with numbers for users and projects, and no names of jobs,
+    images or commands.
+
+    \b
+    vedette job export > jobs.jsonl
+    """
+    asked = {"since": since, "until": until, "anonymous": "true" if anonymous else None}
+    query = urlencode({name: value for name, value in asked.items() if value})
+    with Client() as client:
+        content = client.download(f"/simulations/recording{'?' if query else ''}{query}")
+    sys.stdout.buffer.write(content)
 
 
 def load_jobs(file: TextIO) -> list[Mapping[str, Any]]:

@@ -8,13 +8,11 @@ from typing import Any
 
 import click
 
-from cli.client import output_option, print_items
+from cli.client import Columns, output_option, print_rows
 from cli.local_time import local_seconds
 from core.errors import InvalidInputError
 from core.quantities import format_size
 from vedette.client import Client
-
-_READ_BYTES = 1024**2
 
 
 @click.command()
@@ -25,17 +23,13 @@ def artifacts(name: str, prefix: str, output: str) -> None:
     """List the files in the output folders of a JOB."""
     with Client() as client:
         files = list(client.artifacts(name, prefix=prefix))
-    columns = {
-        "PATH": [file["path"] for file in files],
-        "SIZE": [format_size(file["size_bytes"]) for file in files],
-        "CHANGED": [local_seconds(file["modified_at"]) for file in files],
-        "ATTEMPT": [str(file["attempt_number"] or "") for file in files],
+    columns: Columns = {
+        "PATH": "path",
+        "SIZE": lambda file: format_size(file["size_bytes"]),
+        "CHANGED": lambda file: local_seconds(file["modified_at"]),
+        "ATTEMPT": lambda file: str(file["attempt_number"] or ""),
     }
-    if output == "name":
-        for file in files:
-            click.echo(file["path"])
-        return
-    print_items(files, output, columns=columns)
+    print_rows(files, output, columns, name="path")
 
 
 @click.command()

@@ -8,13 +8,22 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from cli.client import output_option, print_items, print_object
+from cli.client import (
+    Columns,
+    all_items,
+    fetch_items,
+    output_option,
+    print_object,
+    print_rows,
+    save_named,
+)
 from cli.job_common import secret
 from cli.job_files import file_option, load_jobs
 from core.errors import InvalidInputError
 from vedette.client import Client
 
 PAGE_SIZE = 100
+_PATH = "/job-schedules"
 
 
 @click.group()
@@ -26,18 +35,14 @@ def schedule() -> None:
 @output_option
 def list_schedules(output: str) -> None:
     """List the schedules of your tenant."""
-    with Client() as client:
-        schedules = _all(client)
-    columns = {
-        "NAME": [schedule["name"] for schedule in schedules],
-        "SCHEDULE": [schedule["schedule"] for schedule in schedules],
-        "TIME ZONE": [schedule["time_zone"] for schedule in schedules],
-        "NEXT RUN": [
-            _local(schedule["next_run_at"], schedule["time_zone"]) for schedule in schedules
-        ],
-        "ENABLED": ["yes" if schedule["is_enabled"] else "no" for schedule in schedules],
+    columns: Columns = {
+        "NAME": "name",
+        "SCHEDULE": "schedule",
+        "TIME ZONE": "time_zone",
+        "NEXT RUN": lambda row: _local(row["next_run_at"], row["time_zone"]),
+        "ENABLED": lambda row: "yes" if row["is_enabled"] else "no",
     }
-    print_items(schedules, output, columns=columns)
+    print_rows(fetch_items(_PATH), output, columns)
 
 
 @schedule.command()
@@ -67,15 +72,7 @@ def save(name: str, file: TextIO, times: str, secrets: tuple[str, ...], **option
         job["secrets"] = dict(secret(text, os.environ) for text in secrets)
     body = {"name": name, "schedule": times, "job": job, **options}
     with Client() as client:
-        schedule_id = next(
-            (schedule["id"] for schedule in _all(client) if schedule["name"] == name), None
-        )
-        saved = (
-            client.put(f"/job-schedules/{schedule_id}", body)
-            if schedule_id
-            else client.post("/job-schedules", body)
-        )
-    _print_saved(saved)
+        _print_saved(save_named(client, _PATH, body, all_items(client, _PATH)))
 
 
 @schedule.command()
@@ -94,7 +91,7 @@ def edit(name: str, file: TextIO | None, new_name: str | None, **options: str | 
     if not body:
         raise InvalidInputError("Nothing to change. Enter an option, such as --at.")
     with Client() as client:
-        saved = client.patch(f"/job-schedules/{_id(client, name)}", body)
+        saved = client.patch(f"{_PATH}/{_id(client, name)}", body)
     _print_saved(saved)
 
 
@@ -104,7 +101,7 @@ def edit(name: str, file: TextIO | None, new_name: str | None, **options: str | 
 def show(name: str, output: str) -> None:
     """Show a schedule with its next runs."""
     with Client() as client:
-        schedule = client.get(f"/job-schedules/{_id(client, name)}")
+        schedule = client.get(f"{_PATH}/{_id(client, name)}")
     if output in {"json", "yaml"}:
         print_object(schedule, output)
     elif output == "name":
@@ -123,18 +120,15 @@ def runs(name: str, output: str) -> None:
     """List the latest runs of a schedule with their outcomes."""
     with Client() as client:
         saved = _named(client, name)
-        runs = client.get(f"/job-schedules/{saved['id']}/runs", page_size=PAGE_SIZE)["items"]
-    if output in {"json", "yaml"}:
-        print_object(runs, output)
-        return
-    columns = {
-        "DUE": [_local(run["due_at"], saved["time_zone"]) for run in runs],
-        "OUTCOME": [run["outcome"] for run in runs],
-        "JOB": [(run["job_id"] or "-")[-8:] for run in runs],
-        "STATE": [run.get("job_state") or "-" for run in runs],
-        "MESSAGE": [run["message"] for run in runs],
+        runs = client.get(f"{_PATH}/{saved['id']}/runs", page_size=PAGE_SIZE)["items"]
+    columns: Columns = {
+        "DUE": lambda run: _local(run["due_at"], saved["time_zone"]),
+        "OUTCOME": "outcome",
+        "JOB": lambda run: (run["job_id"] or "-")[-8:],
+        "STATE": lambda run: run.get("job_state") or "-",
+        "MESSAGE": "message",
     }
-    print_items(runs, "table", columns=columns)
+    print_rows(runs, "table" if output == "name" else output, columns)
 
 
 @schedule.command()
@@ -142,22 +136,21 @@ def runs(name: str, output: str) -> None:
 def run(name: str) -> None:
     """Submit a job of a schedule now."""
     with Client() as client:
-        made = client.post(f"/job-schedules/{_id(client, name)}/run")
+        made = client.post(f"{_PATH}/{_id(client, name)}/run")
     click.echo(f"{made['outcome']} {made['job_id'] or made['message']}")
 
 
-@schedule.command()
-@click.argument("name")
-def enable(name: str) -> None:
-    """Enable a schedule."""
-    _switch(name, "enable")
+def _add_switch(action: str, help_text: str) -> None:
+    @schedule.command(action, help=help_text)
+    @click.argument("name")
+    def switch(name: str) -> None:
+        with Client() as client:
+            client.post(f"{_PATH}/{_id(client, name)}/{action}")
+        click.echo(f"{name} {action}d")
 
 
-@schedule.command()
-@click.argument("name")
-def disable(name: str) -> None:
-    """Disable a schedule."""
-    _switch(name, "disable")
+_add_switch("enable", "Enable a schedule.")
+_add_switch("disable", "Disable a schedule.")
 
 
 @schedule.command("rm")
@@ -165,7 +158,7 @@ def disable(name: str) -> None:
 def remove(name: str) -> None:
     """Delete a schedule; its jobs stay."""
     with Client() as client:
-        client.delete(f"/job-schedules/{_id(client, name)}")
+        client.delete(f"{_PATH}/{_id(client, name)}")
     click.echo(f"{name} deleted")
 
 
@@ -174,23 +167,6 @@ def _only_job(file: TextIO) -> Mapping[str, Any]:
     if len(jobs) != 1:
         raise InvalidInputError(f"The file has {len(jobs)} jobs; a schedule has one.")
     return jobs[0]
-
-
-def _switch(name: str, action: str) -> None:
-    with Client() as client:
-        client.post(f"/job-schedules/{_id(client, name)}/{action}")
-    click.echo(f"{name} {action}d")
-
-
-def _all(client: Client) -> list[dict[str, Any]]:
-    schedules: list[dict[str, Any]] = []
-    while True:
-        page = client.get(
-            "/job-schedules", page=len(schedules) // PAGE_SIZE + 1, page_size=PAGE_SIZE
-        )
-        schedules += page["items"]
-        if len(schedules) >= page["total"] or not page["items"]:
-            return schedules
 
 
 def _print_saved(saved: Mapping[str, Any]) -> None:
@@ -215,7 +191,7 @@ def _id(client: Client, name: str) -> str:
 
 
 def _named(client: Client, name: str) -> dict[str, Any]:
-    for schedule in _all(client):
+    for schedule in all_items(client, _PATH):
         if name in {schedule["name"], schedule["id"]}:
             return schedule
     raise InvalidInputError(f"No schedule named {name!r}. See: vedette job schedule ls")

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import click
 
-from cli.client import output_option, print_items, print_object, save_named
+from cli.client import Columns, output_option, print_object, print_rows, save_named
 from cli.job_files import file_option, load_jobs
 from core.errors import InvalidInputError
 from core.quantities import format_size
@@ -24,13 +24,13 @@ def list_templates(output: str) -> None:
     """List the templates of your tenant, and those that ship."""
     with Client() as client:
         templates = client.get("/job-templates")["items"]
-    columns = {
-        "NAME": [template["name"] for template in templates],
-        "IMAGE": [template["job"]["image"] or "-" for template in templates],
-        "GPUS": [_gpus(template["job"]) for template in templates],
-        "SAVED BY": [template["user_email"] or "-" for template in templates],
+    columns: Columns = {
+        "NAME": "name",
+        "IMAGE": lambda template: template["job"]["image"] or "-",
+        "GPUS": lambda template: _gpus(template["job"]),
+        "SAVED BY": lambda template: template["user_email"] or "-",
     }
-    print_items(templates, output, columns=columns)
+    print_rows(templates, output, columns)
 
 
 @template.command()

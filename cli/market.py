@@ -7,7 +7,15 @@ from typing import Any, TextIO
 
 import click
 
-from cli.client import all_items, one_named, output_option, print_items, print_object
+from cli.client import (
+    Columns,
+    all_items,
+    fetch_items,
+    one_named,
+    output_option,
+    print_object,
+    print_rows,
+)
 from cli.local_time import local_minutes
 from cli.market_checks import check
 from cli.market_offers import accounts, admit, load_texts, offer
@@ -56,31 +64,26 @@ def catalogue(
     **filters: Any,  # noqa: ANN401 - those of the options
 ) -> None:
     """List what can be rented, the cheapest first."""
-    query = {name: str(value) for name, value in filters.items() if value is not None}
-    if facts:
-        query["facts"] = ",".join(facts)
-    if min_availability is not None:
-        query["min_availability_percent"] = str(min_availability)
-    if is_open:
-        query["is_open"] = "true"
-    with Client() as client:
-        entries = list(all_items(client, "/market/catalogue", **query))
-    if output == "table" and not entries:
-        click.echo("Nothing on offer matches. Try fewer filters.", err=True)
-        return
-    columns = {
-        "OFFER": [entry["offer_name"] for entry in entries],
-        "PROVIDER": [entry["provider_name"] for entry in entries],
-        "GPU": [entry["gpu_model"] for entry in entries],
-        "MEMORY": [format_size(entry["gpu_memory_bytes"]) for entry in entries],
-        "REGION": [entry["region"] or "-" for entry in entries],
-        "FREE": [f"{entry['free_gpus']} of {entry['gpus']}" for entry in entries],
-        "PRICE": [f"{entry['price']} {entry['currency']}/h" for entry in entries],
-        "OPEN": ["yes" if entry["is_open"] else "no" for entry in entries],
-        "ID": [entry["offer_id"] for entry in entries],
+    entries = fetch_items(
+        "/market/catalogue",
+        **filters,
+        facts=",".join(facts) or None,
+        min_availability_percent=min_availability,
+        is_open="true" if is_open else None,
+    )
+    columns: Columns = {
+        "OFFER": "offer_name",
+        "PROVIDER": "provider_name",
+        "GPU": "gpu_model",
+        "MEMORY": lambda entry: format_size(entry["gpu_memory_bytes"]),
+        "REGION": lambda entry: entry["region"] or "-",
+        "FREE": lambda entry: f"{entry['free_gpus']} of {entry['gpus']}",
+        "PRICE": lambda entry: f"{entry['price']} {entry['currency']}/h",
+        "OPEN": lambda entry: "yes" if entry["is_open"] else "no",
+        "ID": "offer_id",
     }
-    named = [{**entry, "name": entry["offer_name"]} for entry in entries]
-    print_items(named if output == "name" else entries, output, columns=columns)
+    empty = "Nothing on offer matches. Try fewer filters."
+    print_rows(entries, output, columns, empty=empty, name="offer_name")
 
 
 @market.command()
@@ -89,17 +92,13 @@ def capacity(output: str) -> None:
     """List what can be rented now, by GPU model and region."""
     with Client() as client:
         items = client.get("/market/capacity")["items"]
-    if output == "table" and not items:
-        click.echo("Nothing can be rented now.", err=True)
-        return
-    columns = {
-        "GPU": [item["gpu_model"] for item in items],
-        "REGION": [item["region"] or "-" for item in items],
-        "FREE": [f"{item['free_gpus']} of {item['gpus']}" for item in items],
-        "FROM": [item["lowest_price"] for item in items],
+    columns: Columns = {
+        "GPU": "gpu_model",
+        "REGION": lambda item: item["region"] or "-",
+        "FREE": lambda item: f"{item['free_gpus']} of {item['gpus']}",
+        "FROM": "lowest_price",
     }
-    named = [{**item, "name": item["gpu_model"]} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    print_rows(items, output, columns, empty="Nothing can be rented now.", name="gpu_model")
 
 
 @market.command()
@@ -155,23 +154,17 @@ def take(name: str, *, yes: bool) -> None:
 @output_option
 def contracts(side: str | None, output: str) -> None:
     """List the contracts of your tenant, the newest first."""
-    query = {"side": side} if side else {}
-    with Client() as client:
-        items = list(all_items(client, "/market/contracts", **query))
-    if output == "table" and not items:
-        click.echo("No contracts yet. See what can be rented: vedette market catalogue", err=True)
-        return
-    columns = {
-        "OFFER": [item["offer_name"] for item in items],
-        "PROVIDER": [item["provider_name"] for item in items],
-        "CUSTOMER": [item["customer_name"] for item in items],
-        "STATE": [item["state"] for item in items],
-        "PRICE": [item["versions"][-1]["terms"]["price"] for item in items],
-        "ENDS": [local_minutes(item["ends_at"]) for item in items],
-        "ID": [item["id"] for item in items],
+    columns: Columns = {
+        "OFFER": "offer_name",
+        "PROVIDER": "provider_name",
+        "CUSTOMER": "customer_name",
+        "STATE": "state",
+        "PRICE": lambda item: item["versions"][-1]["terms"]["price"],
+        "ENDS": lambda item: local_minutes(item["ends_at"]),
+        "ID": "id",
     }
-    named = [{**item, "name": item["id"]} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    empty = "No contracts yet. See what can be rented: vedette market catalogue"
+    print_rows(fetch_items("/market/contracts", side=side), output, columns, empty=empty, name="id")
 
 
 @market.group()

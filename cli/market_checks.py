@@ -1,10 +1,19 @@
 """`vedette market check`: whether appliances are what they claim to be."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from cli.client import all_items, one_named, output_option, print_items, print_object
+from cli.client import (
+    Columns,
+    all_items,
+    fetch_items,
+    one_named,
+    output_option,
+    print_object,
+    print_rows,
+)
 from cli.local_time import local_minutes
 from vedette.client import Client
 
@@ -21,19 +30,14 @@ def check() -> None:
 @output_option
 def list_checks(state: str | None, output: str) -> None:
     """List the appliances that are verified: those that offers cover."""
-    query = {"state": state} if state else {}
-    with Client() as client:
-        items = list(all_items(client, "/market/verifications", **query))
-    if output == "table" and not items:
-        click.echo("No appliance is verified. Offer some: vedette market offer apply", err=True)
-        return
-    columns = {
-        "APPLIANCE": [item["name"] for item in items],
-        "STATE": [item["state"] for item in items],
-        "SINCE": [local_minutes(item["since"]) for item in items],
-        "REASON": [item["reason"] or "-" for item in items],
+    columns: Columns = {
+        "APPLIANCE": "name",
+        "STATE": "state",
+        "SINCE": lambda item: local_minutes(item["since"]),
+        "REASON": lambda item: item["reason"] or "-",
     }
-    print_items(items, output, columns=columns)
+    empty = "No appliance is verified. Offer some: vedette market offer apply"
+    print_rows(fetch_items("/market/verifications", state=state), output, columns, empty=empty)
 
 
 @check.command()
@@ -61,17 +65,13 @@ def challenges(name: str, output: str) -> None:
     with Client() as client:
         path = f"/market/verifications/{_verification(client, name)['appliance_id']}/challenges"
         items = list(all_items(client, path))
-    if output == "table" and not items:
-        click.echo("It was not challenged yet.", err=True)
-        return
-    columns = {
-        "NUMBER": [str(item["number"]) for item in items],
-        "OUTCOME": [item["outcome"] for item in items],
-        "ORDERED": [local_minutes(item["ordered_at"]) for item in items],
-        "FAILED FOR": [_failures(item) or "-" for item in items],
+    columns: Columns = {
+        "NUMBER": "number",
+        "OUTCOME": "outcome",
+        "ORDERED": lambda item: local_minutes(item["ordered_at"]),
+        "FAILED FOR": lambda item: _failures(item) or "-",
     }
-    named = [{**item, "name": str(item["number"])} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    print_rows(items, output, columns, empty="It was not challenged yet.", name="number")
 
 
 @check.command()
@@ -84,7 +84,7 @@ def run(name: str) -> None:
     click.echo(f"{appliance['name']} is verified as soon as it has no jobs")
 
 
-def _failures(item: dict[str, Any]) -> str:
+def _failures(item: Mapping[str, Any]) -> str:
     return ", ".join(
         finding["code"] for finding in item["findings"] if finding["severity"] == "failure"
     )

@@ -16,7 +16,16 @@ from typing import Any, TextIO
 
 import click
 
-from cli.client import all_items, load_mapping, one_named, output_option, print_items, print_object
+from cli.client import (
+    Columns,
+    all_items,
+    fetch_items,
+    load_mapping,
+    one_named,
+    output_option,
+    print_object,
+    print_rows,
+)
 from core.errors import InvalidInputError
 from vedette.client import Client
 
@@ -32,19 +41,15 @@ def offer() -> None:
 @output_option
 def list_offers(output: str) -> None:
     """List the offers of your tenant."""
-    with Client() as client:
-        offers = list(all_items(client, "/market/offers"))
-    if output == "table" and not offers:
-        click.echo("No offers yet. Write one: vedette market offer apply -f FILE", err=True)
-        return
-    columns = {
-        "NAME": [item["name"] for item in offers],
-        "STATE": [item["state"] for item in offers],
-        "PRICE": [f"{item['terms']['price']} {item['terms']['currency']}/h" for item in offers],
-        "REGION": [item["terms"]["region"] or "-" for item in offers],
-        "APPLIANCES": [_covered(item) for item in offers],
+    columns: Columns = {
+        "NAME": "name",
+        "STATE": "state",
+        "PRICE": lambda item: f"{item['terms']['price']} {item['terms']['currency']}/h",
+        "REGION": lambda item: item["terms"]["region"] or "-",
+        "APPLIANCES": _covered,
     }
-    print_items(offers, output, columns=columns)
+    empty = "No offers yet. Write one: vedette market offer apply -f FILE"
+    print_rows(fetch_items("/market/offers"), output, columns, empty=empty)
 
 
 @offer.command()
@@ -64,17 +69,15 @@ def appliances(name: str, output: str) -> None:
     with Client() as client:
         path = f"/market/offers/{_offer(client, name)['id']}/appliances"
         items = list(all_items(client, path))
-    if output == "table" and not items:
-        click.echo("It covers no appliances now: publish it, or check its labels.", err=True)
-        return
-    columns = {
-        "NAME": [item["name"] for item in items],
-        "GPU": [item["gpu_model"] for item in items],
-        "FREE": [f"{item['free_gpus']} of {item['gpu_count']}" for item in items],
-        "PRICE": [item["price"] for item in items],
-        "OPEN": ["yes" if item["is_open"] else "no" for item in items],
+    columns: Columns = {
+        "NAME": "name",
+        "GPU": "gpu_model",
+        "FREE": lambda item: f"{item['free_gpus']} of {item['gpu_count']}",
+        "PRICE": "price",
+        "OPEN": lambda item: "yes" if item["is_open"] else "no",
     }
-    print_items(items, output, columns=columns)
+    empty = "It covers no appliances now: publish it, or check its labels."
+    print_rows(items, output, columns, empty=empty)
 
 
 @offer.command()
@@ -97,44 +100,32 @@ def apply(file: TextIO, *, publish: bool) -> None:
     click.echo(f"{saved['name']} is {saved['state']}")
 
 
-@offer.command()
-@click.argument("name")
-def publish(name: str) -> None:
-    """Publish offer NAME: it is in the catalogue at once."""
-    _act(name, "publish")
+def _add_action(action: str, help_text: str) -> None:
+    @offer.command(action, help=help_text)
+    @click.argument("name")
+    def act(name: str) -> None:
+        with Client() as client:
+            changed = client.post(f"/market/offers/{_offer(client, name)['id']}/{action}")
+        click.echo(f"{changed['name']} is {changed['state']}")
 
 
-@offer.command()
-@click.argument("name")
-def pause(name: str) -> None:
-    """Pause offer NAME: it takes no new contracts, those that exist go on."""
-    _act(name, "pause")
-
-
-@offer.command()
-@click.argument("name")
-def withdraw(name: str) -> None:
-    """Withdraw offer NAME for good; contracts that exist go on."""
-    _act(name, "withdraw")
+_add_action("publish", "Publish offer NAME: it is in the catalogue at once.")
+_add_action("pause", "Pause offer NAME: it takes no new contracts, those that exist go on.")
+_add_action("withdraw", "Withdraw offer NAME for good; contracts that exist go on.")
 
 
 @click.command()
 @output_option
 def accounts(output: str) -> None:
     """List the tenants on the marketplace, as the operator."""
-    with Client() as client:
-        items = list(all_items(client, "/market/accounts"))
-    if output == "table" and not items:
-        click.echo("No tenant has asked to be on the marketplace yet.", err=True)
-        return
-    columns = {
-        "NAME": [item["public_name"] for item in items],
-        "PROVIDER": [item["provider_state"] for item in items],
-        "CUSTOMER": [item["customer_state"] for item in items],
-        "TENANT": [item["tenant_id"] for item in items],
+    columns: Columns = {
+        "NAME": "public_name",
+        "PROVIDER": "provider_state",
+        "CUSTOMER": "customer_state",
+        "TENANT": "tenant_id",
     }
-    named = [{**item, "name": item["public_name"]} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    empty = "No tenant has asked to be on the marketplace yet."
+    print_rows(fetch_items("/market/accounts"), output, columns, empty=empty, name="public_name")
 
 
 @click.command()
@@ -164,18 +155,12 @@ def _texts(value: Any) -> Any:  # noqa: ANN401 - any part of a document
     return [_texts(part) for part in value] if isinstance(value, list) else value
 
 
-def _act(name: str, action: str) -> None:
-    with Client() as client:
-        changed = client.post(f"/market/offers/{_offer(client, name)['id']}/{action}")
-    click.echo(f"{changed['name']} is {changed['state']}")
-
-
 def _offer(client: Client, name: str) -> dict[str, Any]:
     offers = all_items(client, "/market/offers")
     return one_named(offers, name, noun="offer", command=_COMMAND)
 
 
-def _covered(item: dict[str, Any]) -> str:
+def _covered(item: Mapping[str, Any]) -> str:
     """Return what an offer names: labels, or a number of appliances."""
     labels = ",".join(f"{key}={value}" for key, value in item["labels"].items())
     named = f"{len(item['appliance_ids'])} named" if item["appliance_ids"] else ""

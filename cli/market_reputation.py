@@ -2,7 +2,7 @@
 
 import click
 
-from cli.client import all_items, output_option, print_items, print_object
+from cli.client import Columns, fetch_items, output_option, print_object, print_rows
 from vedette.client import Client
 
 _DIMENSIONS = click.Choice(["availability", "jobs", "checks", "response", "satisfaction"])
@@ -54,23 +54,17 @@ def reputation(context: click.Context, tenant_id: str, output: str) -> None:
 @output_option
 def evidence(tenant_id: str, dimension: str | None, kind: str | None, output: str) -> None:
     """List the evidence of the reputation, the latest first."""
-    query = {"tenant_id": tenant_id, "dimension": dimension, "kind": kind}
-    chosen = {name: value for name, value in query.items() if value}
-    with Client() as client:
-        items = list(all_items(client, "/market/reputation/evidence", **chosen))
-    if output == "table" and not items:
-        click.echo("No evidence of this kind yet.", err=True)
-        return
-    columns = {
-        "DAY": [item["at"][:10] for item in items],
-        "DIMENSION": [item["dimension"] for item in items],
-        "KIND": [item["kind"] for item in items],
-        "GOOD": [f"{_points(item['good'])} %" for item in items],
-        "COUNTS": [f"{item['weight']:.2f}" for item in items],
-        "EVIDENCE": [item["text"] for item in items],
+    path = "/market/reputation/evidence"
+    items = fetch_items(path, tenant_id=tenant_id or None, dimension=dimension, kind=kind or None)
+    columns: Columns = {
+        "DAY": lambda item: item["at"][:10],
+        "DIMENSION": "dimension",
+        "KIND": "kind",
+        "GOOD": lambda item: f"{_points(item['good'])} %",
+        "COUNTS": lambda item: f"{item['weight']:.2f}",
+        "EVIDENCE": "text",
     }
-    named = [{**item, "name": item["kind"]} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    print_rows(items, output, columns, empty="No evidence of this kind yet.", name="kind")
 
 
 def _points(share: float) -> str:

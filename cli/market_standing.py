@@ -5,7 +5,7 @@ from typing import Any, TextIO
 
 import click
 
-from cli.client import all_items, output_option, print_object, print_rows
+from cli.client import Columns, fetch_items, output_option, print_object, print_rows
 from cli.local_time import local_minutes
 from cli.market_offers import load_texts
 from vedette.client import Client
@@ -35,20 +35,14 @@ def show(tenant_id: str | None, output: str) -> None:
 def events(tenant_id: str | None, output: str) -> None:
     """List what changed and why, the newest first."""
     path = f"/market/standings/{tenant_id}" if tenant_id else "/market/standing"
-    with Client() as client:
-        items = list(all_items(client, f"{path}/events"))
-    print_rows(
-        items,
-        output,
-        columns={
-            "TIME": lambda item: local_minutes(item["at"]),
-            "CHANGE": lambda item: item["kind"],
-            "BY": lambda item: item["actor"] or "policy",
-            "CAUSE": lambda item: " ".join(item["cause"].split()),
-        },
-        empty="Nothing has changed yet.",
-        name="id",
-    )
+    columns: Columns = {
+        "TIME": lambda item: local_minutes(item["at"]),
+        "CHANGE": "kind",
+        "BY": lambda item: item["actor"] or "policy",
+        "CAUSE": lambda item: " ".join(item["cause"].split()),
+    }
+    items = fetch_items(f"{path}/events")
+    print_rows(items, output, columns, empty="Nothing has changed yet.", name="id")
 
 
 @standing.command()
@@ -66,39 +60,34 @@ def appeal(text: str) -> None:
 @output_option
 def list_standings(state: str | None, output: str) -> None:
     """List how providers stand, as the operator."""
-    with Client() as client:
-        items = list(all_items(client, "/market/standings", **({"state": state} if state else {})))
-    print_rows(
-        items,
-        output,
-        columns={
-            "PROVIDER": lambda item: item["public_name"],
-            "STATE": lambda item: item["state"],
-            "SCORE": lambda item: f"{item['score']:.2f}",
-            "BREACHES": lambda item: f"{item['breaches']} of {item['breach_limit']}",
-            "LISTING": lambda item: item["listing"],
-            "FEE": lambda item: item["fee_points"],
-            "TENANT": lambda item: item["tenant_id"],
-        },
-        empty="No providers.",
-        name="public_name",
-    )
+    columns: Columns = {
+        "PROVIDER": "public_name",
+        "STATE": "state",
+        "SCORE": lambda item: f"{item['score']:.2f}",
+        "BREACHES": lambda item: f"{item['breaches']} of {item['breach_limit']}",
+        "LISTING": "listing",
+        "FEE": "fee_points",
+        "TENANT": "tenant_id",
+    }
+    items = fetch_items("/market/standings", state=state)
+    print_rows(items, output, columns, empty="No providers.", name="public_name")
 
 
-@standing.command()
-@click.argument("tenant_id")
-@click.option("--reason", required=True, help="The provider reads it.")
-def suspend(tenant_id: str, reason: str) -> None:
-    """Suspend provider TENANT_ID at once, as the operator."""
-    _change(tenant_id, "suspend", reason)
+def _add_change(action: str, help_text: str) -> None:
+    @standing.command(action, help=help_text)
+    @click.argument("tenant_id")
+    @click.option("--reason", required=True, help="The provider reads it.")
+    def change(tenant_id: str, reason: str) -> None:
+        with Client() as client:
+            changed = client.post(f"/market/standings/{tenant_id}/{action}", {"reason": reason})
+        click.echo(f"{changed['public_name']} is {changed['state']}")
 
 
-@standing.command()
-@click.argument("tenant_id")
-@click.option("--reason", required=True, help="The provider reads it.")
-def reinstate(tenant_id: str, reason: str) -> None:
-    """End the suspension, notice or probation of provider TENANT_ID, as the operator."""
-    _change(tenant_id, "reinstate", reason)
+_add_change("suspend", "Suspend provider TENANT_ID at once, as the operator.")
+_add_change(
+    "reinstate",
+    "End the suspension, notice or probation of provider TENANT_ID, as the operator.",
+)
 
 
 @standing.command()
@@ -106,38 +95,29 @@ def reinstate(tenant_id: str, reason: str) -> None:
 @output_option
 def appeals(*, is_all: bool, output: str) -> None:
     """List appeals that wait: your tenant's, or all as the operator."""
-    query = {} if is_all else {"state": "open"}
-    with Client() as client:
-        items = list(all_items(client, "/market/appeals", **query))
-    print_rows(
-        items,
-        output,
-        columns={
-            "ID": lambda item: item["id"],
-            "STATE": lambda item: item["state"],
-            "SENT": lambda item: local_minutes(item["created_at"]),
-            "BY": lambda item: item["created_by"],
-            "TEXT": lambda item: " ".join(item["text"].split())[:60],
-        },
-        empty="No appeals.",
-        name="id",
-    )
+    columns: Columns = {
+        "ID": "id",
+        "STATE": "state",
+        "SENT": lambda item: local_minutes(item["created_at"]),
+        "BY": "created_by",
+        "TEXT": lambda item: " ".join(item["text"].split())[:60],
+    }
+    items = fetch_items("/market/appeals", state=None if is_all else "open")
+    print_rows(items, output, columns, empty="No appeals.", name="id")
 
 
-@standing.command()
-@click.argument("appeal_id")
-@click.option("--answer", required=True, help="The provider reads it.")
-def accept(appeal_id: str, answer: str) -> None:
-    """Accept an appeal, as the operator: the provider is back without limits."""
-    _decide(appeal_id, "accept", answer)
+def _add_decision(action: str, help_text: str) -> None:
+    @standing.command(action, help=help_text)
+    @click.argument("appeal_id")
+    @click.option("--answer", required=True, help="The provider reads it.")
+    def decide(appeal_id: str, answer: str) -> None:
+        with Client() as client:
+            decided = client.post(f"/market/appeals/{appeal_id}/{action}", {"answer": answer})
+        click.echo(f"Appeal {decided['state']}")
 
 
-@standing.command()
-@click.argument("appeal_id")
-@click.option("--answer", required=True, help="The provider reads it.")
-def reject(appeal_id: str, answer: str) -> None:
-    """Reject an appeal, as the operator: the suspension goes on."""
-    _decide(appeal_id, "reject", answer)
+_add_decision("accept", "Accept an appeal, as the operator: the provider is back without limits.")
+_add_decision("reject", "Reject an appeal, as the operator: the suspension goes on.")
 
 
 @standing.command()
@@ -161,18 +141,6 @@ def policy(*, file: TextIO | None, note: str, preview: bool, output: str) -> Non
             shown = client.post("/market/standing-policies", body)
             click.echo(f"Version {shown['number']} applies within five minutes.", err=True)
     print_object(shown["policy"], output)
-
-
-def _change(tenant_id: str, action: str, reason: str) -> None:
-    with Client() as client:
-        changed = client.post(f"/market/standings/{tenant_id}/{action}", {"reason": reason})
-    click.echo(f"{changed['public_name']} is {changed['state']}")
-
-
-def _decide(appeal_id: str, action: str, answer: str) -> None:
-    with Client() as client:
-        decided = client.post(f"/market/appeals/{appeal_id}/{action}", {"answer": answer})
-    click.echo(f"Appeal {decided['state']}")
 
 
 def _show(shown: dict[str, Any], output: str) -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from cli.client import output_option, print_items
+from cli.client import Columns, output_option, print_rows
 from cli.local_time import local_minutes
 from vedette.client import Client
 
@@ -19,18 +19,15 @@ def list_notifications(alert_id: str | None, output: str) -> None:
     """List the newest notifications."""
     with Client() as client:
         notifications = client.get("/notifications", alert_id=alert_id, page_size=100)["items"]
-    if output == "table" and not notifications:
-        click.echo("No notifications yet.", err=True)
-        return
-    columns = {
-        "ID": [notification["id"] for notification in notifications],
-        "STATE": [notification["state"] for notification in notifications],
-        "RECEIVER": [notification["receiver_name"] for notification in notifications],
-        "CREATED": [local_minutes(notification["created_at"]) for notification in notifications],
-        "ATTEMPTS": [str(notification["tries"]) for notification in notifications],
-        "LAST ERROR": [notification["last_error"] for notification in notifications],
+    columns: Columns = {
+        "ID": "id",
+        "STATE": "state",
+        "RECEIVER": "receiver_name",
+        "CREATED": lambda row: local_minutes(row["created_at"]),
+        "ATTEMPTS": "tries",
+        "LAST ERROR": "last_error",
     }
-    print_items(notifications, output, columns=columns)
+    print_rows(notifications, output, columns, empty="No notifications yet.")
 
 
 @notification.command()

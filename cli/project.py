@@ -1,11 +1,13 @@
 """`vedette project`: projects of the tenant, their members and quotas."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import click
 
-from cli.client import output_option, print_items, print_object
+from cli.client import Columns, output_option, print_object, print_rows
 from core.errors import InvalidInputError
 from core.quantities import format_size, parse_size
 from vedette.client import Client
@@ -30,15 +32,15 @@ def list_projects(archived: bool, output: str) -> None:  # noqa: FBT001 - click'
         click.echo("No projects yet. Projects share the appliances among teams. Create one with:")
         click.echo("  vedette project create NAME")
         return
-    columns = {
-        "NAME": [f"{'  ' * item['depth']}{item['name']}" for item in items],
-        "SHARES": [str(item["shares"]) for item in items],
-        "GPUS": [_figures(item["use"][0]) for item in items],
-        "RUNNING": [str(item["running_jobs"]) for item in items],
-        "WAITING": [str(item["waiting_jobs"]) for item in items],
-        "STATE": ["archived" if item["archived_at"] else "active" for item in items],
+    columns: Columns = {
+        "NAME": lambda item: f"{'  ' * item['depth']}{item['name']}",
+        "SHARES": "shares",
+        "GPUS": lambda item: _figures(item["use"][0]),
+        "RUNNING": "running_jobs",
+        "WAITING": "waiting_jobs",
+        "STATE": lambda item: "archived" if item["archived_at"] else "active",
     }
-    print_items(items, output, columns=columns)
+    print_rows(items, output, columns)
 
 
 @project.command()
@@ -128,12 +130,12 @@ def members(
         if remove:
             client.post(f"{path}/members/{quote(remove, safe='')}/remove")
         items = client.get(f"{path}/members")["items"]
-    columns = {
-        "EMAIL": [item["email"] for item in items],
-        "SHARES": [str(item["shares"]) for item in items],
-        "DEFAULT": ["yes" if item["is_default"] else "-" for item in items],
+    columns: Columns = {
+        "EMAIL": "email",
+        "SHARES": "shares",
+        "DEFAULT": lambda item: "yes" if item["is_default"] else "-",
     }
-    print_items(items, output, columns=columns)
+    print_rows(items, output, columns, name="email")
 
 
 @project.command()
@@ -171,14 +173,15 @@ def quota(
     if output == "table" and not quotas:
         click.echo("No quotas: the project uses what others leave idle.")
         return
-    columns = {
-        "RESOURCE": [" ".join(filter(None, (row["gpu_model"], row["resource"]))) for row in quotas],
-        **{
-            key.upper().replace("_", " "): [_shown(row["resource"], row[key]) for row in quotas]
-            for key in _LIMITS
-        },
+    columns: Columns = {
+        "RESOURCE": lambda row: " ".join(filter(None, (row["gpu_model"], row["resource"]))),
+        **{key.upper().replace("_", " "): partial(_limit, key) for key in _LIMITS},
     }
-    print_items(quotas, output, columns=columns)
+    print_rows(quotas, output, columns)
+
+
+def _limit(key: str, row: Mapping[str, Any]) -> str:
+    return _shown(row["resource"], row[key])
 
 
 def _amount(resource: str, text: str) -> int | None:

@@ -1,12 +1,13 @@
 """`vedette queue`: who has had how much of the fleet, and how the queue is ordered."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 
-from cli.client import all_items, output_option, print_items, print_object
+from cli.client import Columns, all_items, fetch_items, output_option, print_object, print_rows
 from cli.job_common import Notation
 from cli.queue_reservations import reservation
 from vedette.client import Client
@@ -39,25 +40,23 @@ queue.add_command(reservation)
 @output_option
 def list_queue(output: str) -> None:
     """List the jobs that wait for an appliance, the next one first."""
-    with Client() as client:
-        rows = list(all_items(client, "/queue/jobs"))
-    if output == "table" and not rows:
-        click.echo("No job waits for an appliance.", err=True)
-        return
-    columns = {
-        "POS": [str(row["position"]) for row in rows],
-        "ID": [row["job_id"][-8:] for row in rows],
-        "NAME": [row["name"] for row in rows],
-        "USER": [row["user_email"] or "-" for row in rows],
-        "PROJECT": [row["project"] or "-" for row in rows],
-        "GPUS": [str(row["gpus"] or row["requested_gpus"]) for row in rows],
-        "POINTS": [f"{row['points']:.1f}" if row["parts"] else "-" for row in rows],
+    rows = fetch_items("/queue/jobs")
+    columns: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+        "POS": "position",
+        "ID": lambda row: row["job_id"][-8:],
+        "NAME": "name",
+        "USER": lambda row: row["user_email"] or "-",
+        "PROJECT": lambda row: row["project"] or "-",
+        "GPUS": lambda row: str(row["gpus"] or row["requested_gpus"]),
+        "POINTS": lambda row: f"{row['points']:.1f}" if row["parts"] else "-",
     }
-    names = rows[0]["parts"] if rows else []
-    for place, part in enumerate(names):
-        title = part["name"].upper().replace("_", " ")
-        columns[title] = [f"{row['parts'][place]['points']:.1f}" for row in rows]
-    print_items(rows, output, columns=columns)
+    for place, part in enumerate(rows[0]["parts"] if rows else ()):
+        columns[part["name"].upper().replace("_", " ")] = partial(_points, place)
+    print_rows(rows, output, columns, empty="No job waits for an appliance.")
+
+
+def _points(place: int, row: Mapping[str, Any]) -> str:
+    return f"{row['parts'][place]['points']:.1f}"
 
 
 @queue.command()
@@ -71,20 +70,17 @@ def shares(output: str) -> None:
     with Client() as client:
         tree = client.get("/queue/shares", page_size=1)
         rows = list(all_items(client, "/queue/shares"))
-    print_items(
-        rows,
-        output,
-        columns={
-            "NAME": [_indented(row) for row in rows],
-            "SHARES": [f"{row['shares']:g}" if row["depth"] else "-" for row in rows],
-            "NORM SHARES": [f"{row['normalized_shares']:.6f}" for row in rows],
-            f"USAGE ({tree['unit']})": [f"{row['usage']:.1f}" for row in rows],
-            "NORM USAGE": [f"{row['normalized_usage']:.6f}" for row in rows],
-            "LEVEL FS": [_level(row) for row in rows],
-            "RUNS NOW": [f"{row['dominant_share']:.1%}" for row in rows],
-            "FACTOR": ["-" if row["factor"] is None else f"{row['factor']:.6f}" for row in rows],
-        },
-    )
+    columns: Columns = {
+        "NAME": lambda row: f"{'  ' * row['depth']}{row['name'] or 'tenant'}",
+        "SHARES": lambda row: f"{row['shares']:g}" if row["depth"] else "-",
+        "NORM SHARES": lambda row: f"{row['normalized_shares']:.6f}",
+        f"USAGE ({tree['unit']})": lambda row: f"{row['usage']:.1f}",
+        "NORM USAGE": lambda row: f"{row['normalized_usage']:.6f}",
+        "LEVEL FS": _level,
+        "RUNS NOW": lambda row: f"{row['dominant_share']:.1%}",
+        "FACTOR": lambda row: "-" if row["factor"] is None else f"{row['factor']:.6f}",
+    }
+    print_rows(rows, output, columns)
     if output == "table" and tree["policy"] == "fifo":
         click.echo(
             "The queue is ordered by submission and priority: shares have no effect.", err=True
@@ -188,10 +184,6 @@ def _changed_settings(changes: Mapping[str, Any]) -> Mapping[str, Any]:
         path = f"/tenants/{client.get('/me')['tenant_id']}/queue-settings"
         settings: Mapping[str, Any] = client.patch(path, changes) if changes else client.get(path)
     return settings
-
-
-def _indented(row: Mapping[str, Any]) -> str:
-    return f"{'  ' * row['depth']}{row['name'] or 'tenant'}"
 
 
 def _level(row: Mapping[str, Any]) -> str:

@@ -1,10 +1,12 @@
 """`vedette queue reservation`: keep appliances or GPUs for a project at certain times."""
 
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 import click
 
-from cli.client import all_items, output_option, print_items
+from cli.client import Columns, fetch_items, output_option, print_rows
 from cli.job_common import DURATION, PAIR
 from cli.local_time import local_minutes
 from core.quantities import format_duration
@@ -18,18 +20,24 @@ def reservation() -> None:
 
 @reservation.command("add")
 @click.argument("name")
-@click.argument("appliances", metavar="[APPLIANCE]...", nargs=-1)
-@click.option("--project", help="Whose jobs may start there. Without: nobody's, for maintenance.")
+@click.argument("appliance_ids", metavar="[APPLIANCE]...", nargs=-1)
+@click.option(
+    "--project",
+    "project_id",
+    help="Whose jobs may start there. Without: nobody's, for maintenance.",
+)
 @click.option("--gpus", type=click.IntRange(1), help="Of each appliance. Defaults to all of it.")
 @click.option(
     "--begin",
+    "schedule",
     required=True,
     help="A time such as 2026-12-01T22:00, or cron, such as '0 22 * * 1-5'.",
 )
-@click.option("--duration", type=DURATION, default="8h", show_default=True)
+@click.option("--duration", "duration_seconds", type=DURATION, default="8h", show_default=True)
 @click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Oslo.")
 @click.option(
     "--rent",
+    "appliance_count",
     type=click.IntRange(1),
     default=0,
     help="How many rented appliances, instead of own ones.",
@@ -45,20 +53,7 @@ def reservation() -> None:
     metavar="KEY=VALUE",
     help="What rented appliances must meet, such as region=eu-north; repeatable.",
 )
-def add(
-    name: str,
-    appliances: tuple[str, ...],
-    *,
-    project: str | None,
-    gpus: int | None,
-    begin: str,
-    duration: int,
-    time_zone: str,
-    rent: int,
-    max_gpu_hour_price: float,
-    gpu_model: str,
-    rental: tuple[tuple[str, str], ...],
-) -> None:
+def add(rental: tuple[tuple[str, str], ...], **fields: Any) -> None:  # noqa: ANN401 - those of the options
     """Reserve appliances, and print the ID.
 
     \b
@@ -66,47 +61,30 @@ def add(
     vedette queue reservation add Peak --project vision --begin 2026-12-01T22:00 --rent 2 \\
         --gpu-model H100 --max-gpu-hour-price 3.50
     """
-    body = {
-        "name": name,
-        "project_id": project,
-        "appliance_ids": list(appliances),
-        "gpus": gpus,
-        "schedule": begin,
-        "duration_seconds": duration,
-        "time_zone": time_zone,
-        "appliance_count": rent,
-        "max_gpu_hour_price": max_gpu_hour_price,
-        "gpu_model": gpu_model,
-        "rental": dict(rental),
-    }
     with Client() as client:
-        click.echo(client.post("/reservations", body)["id"])
+        click.echo(client.post("/reservations", {**fields, "rental": dict(rental)})["id"])
 
 
 @reservation.command("ls")
 @output_option
 def list_reservations(output: str) -> None:
     """List reservations."""
-    with Client() as client:
-        rows = list(all_items(client, "/reservations"))
-    if output == "table" and not rows:
-        click.echo("No reservations.", err=True)
-        return
-    begins = [row["periods"][0]["begins_at"] if row["periods"] else None for row in rows]
-    columns = {
-        "ID": [row["id"] for row in rows],
-        "NAME": [row["name"] for row in rows],
-        "APPLIANCES": [
-            f"{row['appliance_count']} rented"
-            if row["appliance_count"]
-            else str(len(row["appliance_ids"]))
-            for row in rows
-        ],
-        "GPUS": [str(row["gpus"] or "all") for row in rows],
-        "NEXT": [local_minutes(begin) if begin else "over" for begin in begins],
-        "DURATION": [format_duration(row["duration_seconds"]) for row in rows],
+    columns: Columns = {
+        "ID": "id",
+        "NAME": "name",
+        "APPLIANCES": _appliances,
+        "GPUS": lambda row: str(row["gpus"] or "all"),
+        "NEXT": lambda row: (
+            local_minutes(row["periods"][0]["begins_at"]) if row["periods"] else "over"
+        ),
+        "DURATION": lambda row: format_duration(row["duration_seconds"]),
     }
-    print_items(rows, output, columns=columns)
+    print_rows(fetch_items("/reservations"), output, columns, empty="No reservations.")
+
+
+def _appliances(row: Mapping[str, Any]) -> str:
+    rented = row["appliance_count"]
+    return f"{rented} rented" if rented else str(len(row["appliance_ids"]))
 
 
 @reservation.command("rm")

@@ -15,7 +15,15 @@ from typing import Any, TextIO
 import click
 import yaml
 
-from cli.client import all_items, load_list, one_named, output_option, print_items
+from cli.client import (
+    Columns,
+    all_items,
+    fetch_items,
+    load_list,
+    one_named,
+    output_option,
+    print_rows,
+)
 from cli.local_time import local_minutes
 from core.errors import InvalidInputError
 from vedette.client import Client
@@ -37,20 +45,16 @@ def reports() -> None:
 @output_option
 def list_reports(output: str) -> None:
     """List the saved reports of your tenant."""
-    with Client() as client:
-        reports = list(all_items(client, "/saved-reports"))
-    if output == "table" and not reports:
-        click.echo("No saved reports yet. Save some: vedette reports apply -f FILE", err=True)
-        return
-    columns = {
-        "NAME": [report["name"] for report in reports],
-        "REPORT": [f"{report['kind']} by {report['by']}" for report in reports],
-        "PERIOD": [report["period"] for report in reports],
-        "NEXT EMAIL": [local_minutes(report["next_run_at"]) for report in reports],
-        "LAST ERROR": [report["last_error"] or "-" for report in reports],
-        "AUTHOR": [report["user_email"] for report in reports],
+    columns: Columns = {
+        "NAME": "name",
+        "REPORT": lambda report: f"{report['kind']} by {report['by']}",
+        "PERIOD": "period",
+        "NEXT EMAIL": lambda report: local_minutes(report["next_run_at"]),
+        "LAST ERROR": lambda report: report["last_error"] or "-",
+        "AUTHOR": "user_email",
     }
-    print_items(reports, output, columns=columns)
+    empty = "No saved reports yet. Save some: vedette reports apply -f FILE"
+    print_rows(fetch_items("/saved-reports"), output, columns, empty=empty)
 
 
 @reports.command()
@@ -98,22 +102,17 @@ def send(name: str) -> None:
     click.echo(f"{count} email{'' if count == 1 else 's'} added to the outbox")
 
 
-@reports.command()
-@click.argument("name")
-def pause(name: str) -> None:
-    """Pause the emails of a saved report."""
-    with Client() as client:
-        client.post(f"/saved-reports/{_ident(client, name)}/pause")
-    click.echo(f"{name} paused")
+def _add_switch(action: str, help_text: str) -> None:
+    @reports.command(action, help=help_text)
+    @click.argument("name")
+    def switch(name: str) -> None:
+        with Client() as client:
+            client.post(f"/saved-reports/{_ident(client, name)}/{action}")
+        click.echo(f"{name} {action}d")
 
 
-@reports.command()
-@click.argument("name")
-def resume(name: str) -> None:
-    """Resume the emails of a saved report, from its next time on."""
-    with Client() as client:
-        client.post(f"/saved-reports/{_ident(client, name)}/resume")
-    click.echo(f"{name} resumed")
+_add_switch("pause", "Pause the emails of a saved report.")
+_add_switch("resume", "Resume the emails of a saved report, from its next time on.")
 
 
 @reports.command("rm")

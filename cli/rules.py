@@ -22,12 +22,14 @@ import yaml
 from alerting.language.text import parse_expression
 from alerting.rule_request import RuleEntry, RuleRequest
 from cli.client import (
+    Columns,
     all_items,
+    fetch_items,
     load_documents,
     load_list,
     load_mapping,
     output_option,
-    print_items,
+    print_rows,
 )
 from core.errors import InvalidInputError
 from core.quantities import parse_duration
@@ -59,17 +61,13 @@ def rules() -> None:
 @output_option
 def list_rules(output: str, *, is_platform: bool) -> None:
     """List the alert rules of your tenant."""
-    with Client() as client:
-        rules = list(all_items(client, _path(is_platform=is_platform)))
-    if output == "table" and not rules:
-        click.echo("No rules yet. Create some with: vedette rules apply -f rules.yaml", err=True)
-        return
-    columns = {
-        "NAME": [rule["name"] for rule in rules],
-        "ENABLED": ["yes" if rule["is_enabled"] else "no" for rule in rules],
-        "EXPRESSION": [rule["expression"] for rule in rules],
+    columns: Columns = {
+        "NAME": "name",
+        "ENABLED": lambda rule: "yes" if rule["is_enabled"] else "no",
+        "EXPRESSION": "expression",
     }
-    print_items(rules, output, columns=columns)
+    empty = "No rules yet. Create some with: vedette rules apply -f rules.yaml"
+    print_rows(fetch_items(_path(is_platform=is_platform)), output, columns, empty=empty)
 
 
 @rules.command()

@@ -52,8 +52,6 @@ def rotate(*, drop_old_keys: bool) -> None:
         record(
             session,
             action="secrets.rotated",
-            target_kind="secrets",
-            target_id=None,
             target_name="encryption key",
             tenant_id=None,
             after=counts,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from cli.client import all_items, output_option, print_items
+from cli.client import Columns, fetch_items, output_option, print_rows
 from cli.local_time import local_minutes
 from core.clock import utc_now
 from core.errors import InvalidInputError
@@ -54,24 +54,15 @@ def add(matchers: tuple[str, ...], duration: str, start: str | None, comment: st
 @output_option
 def list_silences(state: str, output: str) -> None:
     """List silences, by default the active ones."""
-    with Client() as client:
-        silences = list(all_items(client, "/silences", state=state))
-    if output == "table" and not silences:
-        click.echo(f"No {state} silences.", err=True)
-        return
-    columns = {
-        "ID": [silence["id"] for silence in silences],
-        "ENDS": [local_minutes(silence["ends_at"]) for silence in silences],
-        "CREATOR": [silence["creator_email"] or "-" for silence in silences],
-        "MATCHERS": [", ".join(silence["matchers"]) for silence in silences],
-        "COMMENT": [silence["comment"] for silence in silences],
+    columns: Columns = {
+        "ID": "id",
+        "ENDS": lambda silence: local_minutes(silence["ends_at"]),
+        "CREATOR": lambda silence: silence["creator_email"] or "-",
+        "MATCHERS": lambda silence: ", ".join(silence["matchers"]),
+        "COMMENT": "comment",
     }
-    named = (
-        [silence | {"name": silence["id"]} for silence in silences]
-        if output == "name"
-        else silences
-    )
-    print_items(named, output, columns=columns)
+    silences = fetch_items("/silences", state=state)
+    print_rows(silences, output, columns, empty=f"No {state} silences.", name="id")
 
 
 @silence.command()
@@ -122,20 +113,16 @@ def add_window(
 @output_option
 def list_windows(output: str) -> None:
     """List maintenance windows."""
-    with Client() as client:
-        windows = list(all_items(client, "/maintenance-windows"))
-    if output == "table" and not windows:
-        click.echo("No maintenance windows.", err=True)
-        return
-    columns = {
-        "ID": [window["id"] for window in windows],
-        "NAME": [window["name"] for window in windows],
-        "SCHEDULE": [f"{window['schedule']} {window['time_zone']}" for window in windows],
-        "DURATION": [format_duration(window["duration_seconds"]) for window in windows],
-        "NEXT": [local_minutes(window["next_at"]) for window in windows],
-        "MATCHERS": [", ".join(window["matchers"]) for window in windows],
+    columns: Columns = {
+        "ID": "id",
+        "NAME": "name",
+        "SCHEDULE": lambda window: f"{window['schedule']} {window['time_zone']}",
+        "DURATION": lambda window: format_duration(window["duration_seconds"]),
+        "NEXT": lambda window: local_minutes(window["next_at"]),
+        "MATCHERS": lambda window: ", ".join(window["matchers"]),
     }
-    print_items(windows, output, columns=columns)
+    windows = fetch_items("/maintenance-windows")
+    print_rows(windows, output, columns, empty="No maintenance windows.")
 
 
 @window.command("rm")

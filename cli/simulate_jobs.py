@@ -2,12 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
+from cli.client import print_table
 from jobqueue.simulation.picture import picture
 from jobqueue.simulation.recording import Recording
 from jobqueue.simulation.results import Results, Waits
@@ -20,21 +21,20 @@ def simulate_jobs(
     recording: Recording, changes: Changes, *, form: str, picture_path: Path | None
 ) -> None:
     """Replay a recording under today's rules and the changed ones, and print the figures."""
-    listed = scenarios(recording, changes)
     steps = 100
     with click.progressbar(length=steps, label="Replaying", file=sys.stderr) as bar:
-        results = replay_all(listed, lambda part: bar.update(round(steps * part) - bar.pos))
+        results = replay_all(
+            scenarios(recording, changes), lambda part: bar.update(round(steps * part) - bar.pos)
+        )
     if picture_path is not None:
         picture_path.write_text(picture(results), encoding="utf-8")
     if form == "json":
-        rows = [{"scenario": name, **msgspec.to_builtins(outcome)} for name, outcome in results]
-        click.echo(json.dumps({"scenarios": rows}, indent=2))
+        listed = [{"scenario": name, **msgspec.to_builtins(outcome)} for name, outcome in results]
+        click.echo(json.dumps({"scenarios": listed}, indent=2))
         return
-    _print(
-        ("SCENARIO", "ALLOCATED", "BLOCKED", "WAIT P50", "WAIT P95", "JAIN", "FROM SHARES",
-         "PREEMPTED", "ENERGY"),
-        [(name, *_summary(outcome)) for name, outcome in results],
-    )  # fmt: skip
+    titles = ("SCENARIO", "ALLOCATED", "BLOCKED", "WAIT P50", "WAIT P95", "JAIN", "FROM SHARES")
+    rows = [(name, *_summary(outcome)) for name, outcome in results]
+    print_table([(*titles, "PREEMPTED", "ENERGY"), *rows])
     impossible = max(outcome.impossible for _, outcome in results)
     if impossible:
         click.echo(f"{impossible} jobs fit no appliance, even if it is idle; they are left out.")
@@ -74,15 +74,7 @@ def _print_waits(title: str, results: Sequence[tuple[str, dict[str, Waits]]]) ->
         for key in results[0][1]
         for name, waits in results
     ]  # fmt: skip
-    _print((title, "SCENARIO", "JOBS", "WAIT P50", "WAIT P95"), rows)
-
-
-def _print(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = [tuple(header), *map(tuple, rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
+    print_table([(title, "SCENARIO", "JOBS", "WAIT P50", "WAIT P95"), *rows])
 
 
 def _wait(seconds: float | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from cli.client import print_table
 from core.spec import spec_fields
 from marketplace.consequences.policy import Policy
 from marketplace.simulation.market import MarketResults, Strategy, simulate
@@ -90,14 +91,10 @@ def simulate_market(
         }
         click.echo(json.dumps(document, indent=2))
         return
-    table = [("STRATEGY", *_COLUMNS)]
-    table += [
-        (name, *(text(result) for text in _COLUMNS.values())) for name, result in results.items()
+    rows = [
+        [name, *(text(result) for text in _COLUMNS.values())] for name, result in results.items()
     ]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
+    print_table([["STRATEGY", *_COLUMNS], *rows])
 
 
 def _run_all(setup: MarketSetup, policy: Policy, seed: int) -> dict[str, MarketResults]:

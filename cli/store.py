@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import click
 
+from cli.client import print_table
 from cli.local_time import local_seconds
 from cli.store_common import (
     BEGINNING_NS,
@@ -68,10 +69,7 @@ def stats(url: str | None) -> None:
     url = url or load_server_settings().resolved_timeseries_url
     with opened(url, option="--url") as store:
         rows = [_HEADER, *_stats(store)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    print_table(rows)
     if any(row[_POINTS].startswith(_AT_LEAST) for row in rows):
         click.echo(f"\n{_AT_LEAST}: lower bound; this store counts values, not points")
     parsed, size = parse_store_url(url), ""

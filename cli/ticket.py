@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from cli.client import all_items, output_option, print_object, print_rows
+from cli.client import Columns, fetch_items, output_option, print_object, print_rows
 from cli.local_time import local_minutes
 from core.quantities import format_duration
 from vedette.client import Client
@@ -29,25 +29,17 @@ def ticket() -> None:
 @output_option
 def list_tickets(*, is_all: bool, waiting: bool, output: str) -> None:
     """List tickets, those that are due first."""
-    query = {} if is_all else {"is_active": "true"}
-    if waiting:
-        query["needs_answer"] = "true"
-    with Client() as client:
-        rows = list(all_items(client, _PATH, **query))
-    print_rows(
-        rows,
-        output,
-        columns={
-            "ID": lambda row: row["id"],
-            "TITLE": lambda row: row["title"],
-            "STATE": lambda row: row["state"],
-            "ABOUT": lambda row: f"{row['subject_kind']} {row['subject_name']}".strip(),
-            "DUE": lambda row: "late" if row["is_late"] else local_minutes(row["due_at"]),
-            "UPDATED": lambda row: local_minutes(row["updated_at"]),
-        },
-        empty="No tickets. Open one with: vedette ticket open TITLE --text TEXT",
-        name="id",
-    )
+    query = {"is_active": None if is_all else "true", "needs_answer": "true" if waiting else None}
+    columns: Columns = {
+        "ID": "id",
+        "TITLE": "title",
+        "STATE": "state",
+        "ABOUT": lambda row: f"{row['subject_kind']} {row['subject_name']}".strip(),
+        "DUE": lambda row: "late" if row["is_late"] else local_minutes(row["due_at"]),
+        "UPDATED": lambda row: local_minutes(row["updated_at"]),
+    }
+    empty = "No tickets. Open one with: vedette ticket open TITLE --text TEXT"
+    print_rows(fetch_items(_PATH, **query), output, columns, empty=empty, name="id")
 
 
 @ticket.command("show")
@@ -128,36 +120,18 @@ def reply(
     _change(f"/{ticket_id}/messages", body, output)
 
 
-@ticket.command("solve")
-@click.argument("ticket_id")
-@output_option
-def solve(ticket_id: str, output: str) -> None:
-    """Mark a ticket as solved."""
-    _change(f"/{ticket_id}/solve", None, output)
+def _add_action(action: str, help_text: str) -> None:
+    @ticket.command(action, help=help_text)
+    @click.argument("ticket_id")
+    @output_option
+    def act(ticket_id: str, output: str) -> None:
+        _change(f"/{ticket_id}/{action}", None, output)
 
 
-@ticket.command("reopen")
-@click.argument("ticket_id")
-@output_option
-def reopen(ticket_id: str, output: str) -> None:
-    """Open a ticket again that was solved within the last two weeks."""
-    _change(f"/{ticket_id}/reopen", None, output)
-
-
-@ticket.command("close")
-@click.argument("ticket_id")
-@output_option
-def close(ticket_id: str, output: str) -> None:
-    """Close a solved ticket for good."""
-    _change(f"/{ticket_id}/close", None, output)
-
-
-@ticket.command("call-operator")
-@click.argument("ticket_id")
-@output_option
-def call_operator(ticket_id: str, output: str) -> None:
-    """Call the operator in, who then sees the thread."""
-    _change(f"/{ticket_id}/call-operator", None, output)
+_add_action("solve", "Mark a ticket as solved.")
+_add_action("reopen", "Open a ticket again that was solved within the last two weeks.")
+_add_action("close", "Close a solved ticket for good.")
+_add_action("call-operator", "Call the operator in, who then sees the thread.")
 
 
 @ticket.command("assign")

@@ -29,7 +29,8 @@ from core.settings import ServerSettings, load_server_settings
 from core.settings_file import CONFIG_VARIABLE
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-READY_SECONDS = 45.0
+# Importing everything takes seconds, but minutes on a host that is busy. An exit ends the wait.
+READY_SECONDS = 180.0
 # A store that starts at the same time may take a moment.
 UNHEALTHY_SECONDS = 5.0
 POLL_SECONDS = 0.1

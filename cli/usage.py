@@ -2,7 +2,7 @@
 
 import click
 
-from cli.client import output_option, print_items
+from cli.client import Columns, output_option, print_rows
 from vedette.client import Client
 
 GROUPS = ("user", "project", "budget_label", "job", "gpu_model", "appliance", "day", "tenant")
@@ -18,20 +18,16 @@ def usage(by: str, since: str | None, until: str | None, limit: int, output: str
     """Print the GPU time that jobs were allocated, used and left idle, the largest first."""
     with Client() as client:
         items = client.get("/gpu-usage", by=by, since=since, until=until, page_size=limit)["items"]
+    columns: Columns = {
+        by.upper().replace("_", " "): lambda item: item["name"] or item["key"],
+        "ALLOCATED H": lambda item: _hours(item["allocated_gpu_seconds"]),
+        "USED H": lambda item: _hours(item["used_gpu_seconds"]),
+        "IDLE H": lambda item: _hours(item["idle_gpu_seconds"]),
+        "USED": lambda item: "-" if item["used_ratio"] is None else f"{item['used_ratio']:.0%}",
+        "KWH": lambda item: f"{item['energy_kilowatt_hours']:z.2f}",
+    }
+    print_rows(items, output, columns)
 
-    def hours(name: str) -> list[str]:
-        return [f"{item[f'{name}_gpu_seconds'] / 3600:z.1f}" for item in items]
 
-    ratios = [item["used_ratio"] for item in items]
-    print_items(
-        items,
-        output,
-        columns={
-            by.upper().replace("_", " "): [item["name"] or item["key"] for item in items],
-            "ALLOCATED H": hours("allocated"),
-            "USED H": hours("used"),
-            "IDLE H": hours("idle"),
-            "USED": ["-" if ratio is None else f"{ratio:.0%}" for ratio in ratios],
-            "KWH": [f"{item['energy_kilowatt_hours']:z.2f}" for item in items],
-        },
-    )
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:z.1f}"

@@ -2,7 +2,7 @@
 
 import click
 
-from cli.client import output_option, print_items
+from cli.client import Columns, output_option, print_rows
 from cli.local_time import local_seconds
 from vedette.client import Client
 
@@ -42,15 +42,16 @@ def list_tokens(output: str) -> None:
     if not items and output == "table":
         click.echo("No write tokens yet. Create one with: vedette write-token create")
         return
-    last_used = [item["last_used_at"] for item in items]
-    columns = {
-        "ID": [item["id"] for item in items],
-        "APPLIANCES": [item["appliance_pattern"] for item in items],
-        "LAST USED": [local_seconds(at) if at else "never" for at in last_used],
-        "EXPIRES": [local_seconds(item["expires_at"]) for item in items],
-        "NAME": [item["name"] for item in items],
+    columns: Columns = {
+        "ID": "id",
+        "APPLIANCES": "appliance_pattern",
+        "LAST USED": lambda row: (
+            local_seconds(row["last_used_at"]) if row["last_used_at"] else "never"
+        ),
+        "EXPIRES": lambda row: local_seconds(row["expires_at"]),
+        "NAME": "name",
     }
-    print_items(items, output, columns=columns)
+    print_rows(items, output, columns)
 
 
 @write_token.command()

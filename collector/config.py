@@ -26,7 +26,7 @@ from collector.logs.settings import UNIT_NAME, LogSettings
 from collector.remote_write.settings import RemoteWriteSettings, check_remote_write
 from collector.results.settings import ResultSettings
 from collector.scheduler_tables import SCHEDULERS, check_schedulers
-from collector.tls import TLSFiles, tls_errors
+from collector.tls import TLSFiles, read_errors, tls_errors
 from core.config import check_config, read_toml
 from core.errors import ConfigurationError
 from jobqueue.executors.settings import (
@@ -238,11 +238,7 @@ def check_influxdb(table: object) -> tuple[InfluxDBSettings | None, list[str]]:
         if path is not None and table.get(secret):
             errors.append(f"influxdb has both {secret} and {secret}_file; set one")
         elif path is not None:
-            try:
-                Path(str(path)).expanduser().read_bytes()
-            except OSError as error:
-                reason = f"can't be read: {error.strerror}"
-                errors.append(f"influxdb.{secret}_file = {str(path)!r}: {reason}")
+            errors += read_errors(f"influxdb.{secret}_file", Path(str(path)))
     return settings, errors
 
 

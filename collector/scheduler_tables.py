@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from collector.tls import read_errors
 from core.config import check_config
 from jobqueue.executors.settings import (
     KubernetesSettings,
@@ -96,10 +97,7 @@ def _server_errors(name: str, table: Mapping[str, Any]) -> list[str]:
         errors.append(f"{name} has both username and token_file; set one")
     for key in ("password_file", "token_file", "ca_file", "kubeconfig"):
         if path := table.get(key):
-            try:
-                Path(str(path)).expanduser().read_bytes()
-            except OSError as error:
-                errors.append(f"{name}.{key} = {str(path)!r}: can't be read: {error.strerror}")
+            errors += read_errors(f"{name}.{key}", Path(str(path)))
     return errors
 
 

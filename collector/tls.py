@@ -129,12 +129,12 @@ def tls_errors(files: TLSFiles) -> list[str]:
         return errors
     own = _certificate_errors("client_certificate_file", files.certificate_file)
     if files.key_file is not None:
-        own += _read_errors("client_key_file", files.key_file)
+        own += read_errors("client_key_file", files.key_file)
     return errors + (own or _key_errors(files))
 
 
 def _certificate_errors(setting: str, path: Path) -> list[str]:
-    if errors := _read_errors(setting, path):
+    if errors := read_errors(setting, path):
         return errors
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
@@ -143,9 +143,10 @@ def _certificate_errors(setting: str, path: Path) -> list[str]:
     return []
 
 
-def _read_errors(setting: str, path: Path) -> list[str]:
+def read_errors(setting: str, path: Path) -> list[str]:
+    """Return the error of a setting that names a file, if that can't be read."""
     try:
-        path.read_bytes()
+        path.expanduser().read_bytes()
     except OSError as error:
         return [f"{setting} = {str(path)!r}: can't be read: {error.strerror}"]
     return []

@@ -8,14 +8,14 @@ appliances fetch whatever version is the newest.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.guarded_update import changed_one
-from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, sorted_by
 from core.schedule_times import check_schedule, check_time_zone, next_time
 from core.spec import About
 from datasets.catalog import (
@@ -90,19 +90,13 @@ class CopyView:
 
 
 def list_prefetches(
-    session: Session,
-    scope: Scope,
-    dataset_id: str,
-    *,
-    sort: str = "created_at",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
+    session: Session, scope: Scope, dataset_id: str, **paging: Unpack[Paging]
 ) -> Page[DatasetPrefetch]:
-    """Return the orders for a dataset."""
+    """Return the orders for a dataset, the oldest first by default."""
     dataset = get_dataset(session, scope, dataset_id)
     statement = select(DatasetPrefetch).where(DatasetPrefetch.dataset_id == dataset.id)
-    ordered = sorted_by(statement, sort, PREFETCH_SORTS, last=DatasetPrefetch.id)
-    return paginate(session, ordered, number=page, size=page_size)
+    ordered = statement.order_by(DatasetPrefetch.created_at, DatasetPrefetch.id)
+    return list_page(session, ordered, PREFETCH_SORTS, last=DatasetPrefetch.id, **paging)
 
 
 def get_prefetch(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -42,11 +43,7 @@ def settings_of(session: Session, tenant_id: str) -> DataSettings:
     row = session.get(TenantDataSettings, tenant_id)
     if row is None:
         return DataSettings()
-    return DataSettings(
-        results_connection_id=row.results_connection_id,
-        results_retention_days=row.results_retention_days,
-        allows_peers=row.allows_peers,
-    )
+    return msgspec.convert(row, DataSettings, from_attributes=True)
 
 
 def set_settings(

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Unpack
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, func, or_, select, true
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 from sqlalchemy.orm import Session, lazyload
 
 from core.paging import Columns, Page, Paging, list_page
@@ -120,19 +120,10 @@ def are_rented(session: Session, appliance_id: str, job_ids: Collection[str]) ->
 
 def rented_data(session: Session, appliance_id: str) -> dict[str, str]:
     """Return the versions of datasets that rented attempts on an appliance read, with tenants."""
-    statement = (
-        select(Job)
-        .join(Attempt, Attempt.job_id == Job.id)
-        .where(
-            Attempt.appliance_id == appliance_id,
-            Attempt.contract_id.is_not(None),
-            Attempt.state.in_(ALLOCATED_STATES),
-        )
-        .options(lazyload("*"))
-    )
+    jobs = _rented_jobs(appliance_id).where(Attempt.state.in_(ALLOCATED_STATES))
     return {
         mount["version_id"]: job.tenant_id
-        for job in session.scalars(statement)
+        for job in session.scalars(jobs)
         for mount in job.datasets
     }
 
@@ -156,19 +147,15 @@ def words_of_customers(session: Session, appliance_id: str, *, now: datetime) ->
 
 
 def _jobs_of_customers(session: Session, appliance_id: str, *, now: datetime) -> Sequence[Job]:
-    statement = (
-        select(Job)
-        .join(Attempt, Attempt.job_id == Job.id)
-        .where(
-            Attempt.appliance_id == appliance_id,
-            Attempt.contract_id.is_not(None),
-            or_(Attempt.finished_at.is_(None), Attempt.finished_at > now - _REMEMBERED),
-        )
-        .options(lazyload("*"))
-        .order_by(Attempt.id.desc())
-        .limit(_MAX_JOBS)
-    )
-    return session.scalars(statement).all()
+    is_recent = or_(Attempt.finished_at.is_(None), Attempt.finished_at > now - _REMEMBERED)
+    jobs = _rented_jobs(appliance_id).where(is_recent)
+    return session.scalars(jobs.order_by(Attempt.id.desc()).limit(_MAX_JOBS)).all()
+
+
+def _rented_jobs(appliance_id: str) -> Select[Job]:
+    """Return the jobs that ran, or run, on an appliance that their tenant rented."""
+    joined = select(Job).join(Attempt, Attempt.job_id == Job.id).options(lazyload("*"))
+    return joined.where(Attempt.appliance_id == appliance_id, Attempt.contract_id.is_not(None))
 
 
 def without_names(

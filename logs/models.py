@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
@@ -14,6 +14,7 @@ from jobqueue.models import LongText
 from protocol.lines import LogLevel
 from tenants.models import enum_column
 from tenants.models.audit import Audited
+from tenants.models.columns import reference
 
 KEY_LENGTH = 64
 
@@ -40,12 +41,8 @@ class LogBatch(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
-    appliance_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("appliances.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
+    appliance_id: Mapped[str] = reference("appliances.id")
     key: Mapped[str] = mapped_column(String(KEY_LENGTH))
     received_at: Mapped[datetime] = mapped_column(index=True)
     first_ns: Mapped[int] = mapped_column(BigInteger)
@@ -68,12 +65,8 @@ class LogFile(Base):
     __table_args__ = (Index("ix_log_files_tenant_id_last_ns", "tenant_id", "last_ns"),)
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
-    attempt_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("attempts.id", ondelete="CASCADE"), unique=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
+    attempt_id: Mapped[str | None] = reference("attempts.id", unique=True)
     name: Mapped[str] = mapped_column(String(200))
     first_ns: Mapped[int] = mapped_column(BigInteger)
     last_ns: Mapped[int] = mapped_column(BigInteger)
@@ -103,9 +96,7 @@ class LogForward(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
     name: Mapped[str] = mapped_column(String(100))
     kind: Mapped[ForwardKind] = mapped_column(enum_column(ForwardKind))
     url: Mapped[str] = mapped_column(String(500))
@@ -141,9 +132,7 @@ class ForwardBatch(Base):
     __table_args__ = (Index("ix_log_forward_batches_tenant_id_id", "tenant_id", "id"),)
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
     appliance_id: Mapped[str] = mapped_column(String(ID_LENGTH))
     job_id: Mapped[str] = mapped_column(String(ID_LENGTH), default="")
     attempt_number: Mapped[int] = mapped_column(default=0)

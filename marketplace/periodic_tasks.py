@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
 
 from sqlalchemy import select, update
 
@@ -11,14 +12,15 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.settings import ServerSettings
 from marketplace.budgets.tasks import BudgetTasks
 from marketplace.charges.service import accrue
-from marketplace.consequences.tasks import ConsequenceTasks
+from marketplace.consequences.standing import evaluate, forget_events, providers_to_judge
 from marketplace.contracts.grants import refresh_contract, usable_contracts
 from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing
 from marketplace.models import Contract
 from marketplace.offers.coverage import providers, refresh_provider
-from marketplace.reputation.tasks import ReputationTasks
-from marketplace.service_levels.tasks import ServiceLevelTasks
+from marketplace.reputation.refresh import refresh_reputations
+from marketplace.service_levels.credits import settle
+from marketplace.service_levels.detection import detect
 from marketplace.support.tasks import SupportTasks
 from marketplace.tenant_errors import TenantErrors
 from marketplace.verification.tasks import VerificationTasks
@@ -27,8 +29,9 @@ from timeseries.store import Store
 
 log = logging.getLogger(__name__)
 
-# Of contracts in one transaction, which is short.
+# Of contracts, and of providers, in one transaction, which is short.
 BATCH = 50
+PROVIDERS_BATCH = 20
 
 
 def market_tasks(
@@ -39,9 +42,7 @@ def market_tasks(
     if settings.marketplace:
         measured = [
             *VerificationTasks(settings, context, store).table(),
-            *ServiceLevelTasks(context, store).table(),
-            *ReputationTasks(settings, context, store).table(),
-            *ConsequenceTasks(settings, context).table(),
+            *ProviderTasks(settings, context, store).table(),
         ]
     return [
         *MarketTasks(settings, context).table(),
@@ -132,6 +133,66 @@ class MarketTasks:
         with transaction(context.sessions) as session:
             for ident in contract_ids:
                 refresh_contract(session, ident, now=context.clock(), mail_url=self._mail_url)
+
+
+class ProviderTasks:
+    """Measures what providers keep of their promises, and what follows for them."""
+
+    def __init__(self, settings: ServerSettings, context: SchedulerContext, store: Store) -> None:
+        self._half_life = timedelta(days=settings.reputation_half_life_days)
+        self._mail_url = settings.resolved_public_url if settings.smtp_url else ""
+        self._context = context
+        self._store = store
+
+    def table(self) -> Sequence[PeriodicTask]:
+        """Return the tasks."""
+        return [
+            PeriodicTask(self.detect_breaches, 300),
+            PeriodicTask(self.settle_breaches, 3600),
+            PeriodicTask(self.refresh_reputations, 3600, runs_at_start=True),
+            PeriodicTask(self.judge_providers, 300),
+            PeriodicTask(self.forget_standing_events, 86_400),
+        ]
+
+    def detect_breaches(self) -> None:
+        """Record the promises that were not kept."""
+        count = detect(self._context.sessions, self._store, now=self._context.clock())
+        if count:
+            log.info("recorded %d breaches of service levels", count)
+
+    def settle_breaches(self) -> None:
+        """Credit what was not kept, once its costs are final."""
+        settle(self._context.sessions, now=self._context.clock())
+
+    def refresh_reputations(self) -> None:
+        """Bring evidence, reputations and their history up to date."""
+        context = self._context
+        count = refresh_reputations(
+            context.sessions,
+            self._store,
+            now=context.clock(),
+            half_life=self._half_life,
+            is_stopping=context.is_stopping,
+        )
+        log.debug("brought the reputation of %d providers up to date", count)
+
+    def judge_providers(self) -> None:
+        """Take the steps that follow for providers now, in short transactions."""
+        context = self._context
+        with transaction(context.sessions) as session:
+            idents = providers_to_judge(session)
+        for start in range(0, len(idents), PROVIDERS_BATCH):
+            if context.is_stopping():
+                return
+            with transaction(context.sessions) as session:
+                for ident in idents[start : start + PROVIDERS_BATCH]:
+                    if evaluate(session, ident, now=context.clock(), mail_url=self._mail_url):
+                        log.info("the standing of provider %s changed", ident)
+
+    def forget_standing_events(self) -> None:
+        """Delete what nobody looks at any more."""
+        with transaction(self._context.sessions) as session:
+            forget_events(session, now=self._context.clock())
 
 
 class BillingTasks:

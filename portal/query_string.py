@@ -5,7 +5,7 @@ A page ignores a value that it doesn't know, and says so; see `portal.middleware
 
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from flask import g, request
 
@@ -25,6 +25,18 @@ def page_number(name: str = "page") -> int:
         return max(1, int(text))
     ignore_value(name, text, "Use a number from 1.")
     return 1
+
+
+class AskedPage(TypedDict):
+    """The arguments of a list that choose its page."""
+
+    page: int
+    page_size: int
+
+
+def asked_page(name: str = "page") -> AskedPage:
+    """Return the page of a list that the address asks for."""
+    return {"page": page_number(name), "page_size": PAGE_SIZE}
 
 
 def value_errors() -> list[str]:

@@ -6,12 +6,15 @@ only the one with the lease runs the tasks.
 
 import logging
 import threading
-from contextlib import ExitStack, suppress
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 
 from apscheduler.job import Job
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
+from prometheus_client import Counter, Gauge, Histogram
 
 from alerting.periodic_tasks import AlertTasks
 from backup.periodic_tasks import BackupTasks
@@ -30,7 +33,6 @@ from scheduler.alert_actions import HANDLERS
 from scheduler.lease import SchedulerLease
 from scheduler.placement import PlacementThread
 from scheduler.portal_tasks import PortalTasks
-from scheduler.task_metrics import IS_ACTIVE, measured
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
 from tenants.periodic_tasks import TenantTasks
@@ -45,6 +47,19 @@ CLOCK_TOLERANCE = timedelta(seconds=5)
 # After the database was busy, which is a matter of seconds.
 RETRY_AFTER = timedelta(seconds=5)
 SECOND_USAGE_SECONDS = 90.0
+IS_ACTIVE = Gauge("vedette_scheduler_active", "1 while this process has the scheduler's lease.")
+TASK_SECONDS = Histogram(
+    "vedette_task_seconds",
+    "Time that runs of periodic tasks took, of place_jobs the placement.",
+    ["task"],
+    buckets=(0.01, 0.1, 0.5, 2, 10, 60),
+)
+TASK_FAILURES = Counter("vedette_task_failures", "Runs of periodic tasks that failed.", ["task"])
+TASK_SUCCEEDED_AT = Gauge(
+    "vedette_task_last_success_timestamp_seconds",
+    "When a periodic task last succeeded in this process.",
+    ["task"],
+)
 
 
 class _Background(BackgroundScheduler):  # type: ignore[misc] # APScheduler ships no types
@@ -184,7 +199,7 @@ class Scheduler:
         if not self.is_active:
             return
         try:
-            with measured(task.__name__):
+            with _measured(task.__name__):
                 task()
         except DatabaseUnavailableError as error:
             # `core.db.transaction` has logged why.
@@ -210,3 +225,17 @@ class Scheduler:
         for job in self._jobs_of(task):
             with suppress(JobLookupError):  # it is stopping
                 job.modify(next_run_time=utc_now())
+
+
+@contextmanager
+def _measured(task: str) -> Iterator[None]:
+    """Measure a run of a task."""
+    started = time.perf_counter()
+    try:
+        yield
+    except Exception:
+        TASK_FAILURES.labels(task).inc()
+        raise
+    finally:
+        TASK_SECONDS.labels(task).observe(time.perf_counter() - started)
+    TASK_SUCCEEDED_AT.labels(task).set_to_current_time()

@@ -53,7 +53,17 @@ import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords
 from tests.cast import NOON, Cast, FrozenClock, make_cast
-from tests.fixtures.ray_head import ray_head  # noqa: F401 - one head for all tests
+from tests.fixtures.docker_engine import (  # noqa: F401 - one of each for all tests of a worker
+    docker_engine,
+    networked_engine,
+)
+from tests.fixtures.memory_stores import memory_store
+from tests.fixtures.mesos_site import mesos_site  # noqa: F401
+from tests.fixtures.ray_head import ray_head  # noqa: F401
+from tests.fixtures.s3 import s3_endpoint  # noqa: F401
+from tests.fixtures.shared_routes import share_compiled_routes
+from tests.fixtures.slurm import slurm_cluster  # noqa: F401
+from timeseries.duckdb.hot.database import Limits
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
 
@@ -86,9 +96,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "not nightly":
         # Every worker would parse the whole project for constants to try, which takes 6 s.
         vars(providers)["is_local_module_file"] = lambda _path: False
+    if not is_nightly(config):
+        # Statements about a few rows take a third less time without a second thread.
+        vars(DuckDBStore)["__init__"].__kwdefaults__["limits"] = Limits(threads=1)
     # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     passwords.hashing.hasher = cheap
+    share_compiled_routes()
     # Nothing to collect while the tests are imported.
     gc.disable()
 
@@ -118,22 +132,32 @@ SERVER_OF = {
     "tests/integration/test_confinement.py": "dockerd",
     "tests/integration/test_container_storage.py": "dockerd",
     "tests/integration/test_containers_plugin.py": "dockerd",
-    "tests/integration/test_docker_executor.py": "dockerd",
+    "tests/integration/test_docker_": "dockerd",
     "tests/integration/test_gateway_clients.py": "portal",
     "tests/integration/test_interrupted_migrations.py": "mariadb",
-    "tests/integration/test_gang_jobs.py": "dockerd",
+    "tests/integration/test_gang_": "dockerd",
     "tests/integration/test_job_access.py": "dockerd",
     "tests/integration/test_jobs.py": "dockerd",
+    "tests/integration/test_log_bucket.py": "s3",
+    "tests/integration/test_marathon_jobs.py": "dockerd",
     "tests/integration/test_mesos_executors.py": "dockerd",
     "tests/integration/test_migrations.py": "mariadb",
+    "tests/integration/test_mps_containers.py": "dockerd",
     "tests/integration/test_nvml": "fake NVML",
+    "tests/integration/test_open_files.py": "s3",
+    "tests/integration/test_parts_in_bucket.py": "s3",
     "tests/integration/test_private_registry.py": "dockerd",
     "tests/integration/test_ray": "dockerd",  # the head is that of the executors' contract
     "tests/integration/test_restored_portal.py": "dockerd",
     "tests/integration/test_results.py": "dockerd",
+    "tests/integration/test_results_bucket.py": "s3",
     "tests/integration/test_retired_agent.py": "portal",
+    "tests/integration/test_s3_files.py": "s3",
     "tests/integration/test_slurm": "slurm",
     "tests/integration/test_upgrade_from_release.py": "mariadb",
+    "tests/unit/collector/datasets/test_sources.py": "s3",
+    # Its first request of each page compiles templates and statements.
+    "tests/unit/portal/": "portal in the process",
 }
 
 
@@ -141,6 +165,7 @@ RAY_TIMEOUT_SECONDS = 600
 
 # How the paths of those tests begin that take longest, together with all that share their server.
 LONGEST = (
+    "tests/unit/portal/",
     "tests/e2e/",
     "tests/contract/executor/",
     "tests/integration/mariadb/",
@@ -148,10 +173,8 @@ LONGEST = (
     "tests/unit/timeseries/test_rollups.py",
     "tests/integration/test_many_hosts.py",
     "tests/integration/test_own_tls.py",
-    "tests/unit/portal/test_api_fuzz.py",
     "tests/integration/test_restarted_portal.py",
     "tests/integration/test_agent_certificates.py",
-    "tests/unit/portal/test_api_token_scopes.py",
 )
 
 
@@ -356,10 +379,17 @@ class LazyStore:
         self, open_store: Callable[[], DuckDBStore], empty: DuckDBStore | None = None
     ) -> None:
         self._open_store, self._empty = open_store, empty
+        self._fill: Callable[[Store], None] = lambda _store: None
+
+    def show(self, filled: DuckDBStore, fill: Callable[[Store], None]) -> None:
+        """Answer reads by a store that tests share; one that writes fills a store of its own."""
+        self._empty, self._fill = filled, fill
 
     @cached_property
     def opened(self) -> DuckDBStore:
-        return self._open_store()
+        store = self._open_store()
+        self._fill(store)
+        return store
 
     def __getattr__(self, name: str) -> object:
         if self._empty is None or "opened" in vars(self) or name not in READS:
@@ -385,7 +415,7 @@ class LazyStore:
 @pytest.fixture(scope="session")
 def empty_store() -> Iterator[DuckDBStore]:
     """A store in memory that nothing is written to."""
-    store = DuckDBStore(":memory:")
+    store = memory_store()
     yield store
     store.close()
 
@@ -393,5 +423,5 @@ def empty_store() -> Iterator[DuckDBStore]:
 @pytest.fixture
 def store(empty_store: DuckDBStore) -> Iterator[Store]:
     """An empty store in memory."""
-    with LazyStore.lasting(lambda: DuckDBStore(":memory:"), empty_store) as store:
+    with LazyStore.lasting(memory_store, empty_store) as store:
         yield store

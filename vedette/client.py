@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 import requests
 
-from core.errors import InvalidInputError, UnavailableError
+from core.errors import InvalidInputError
 from core.spec import spec_fields
 from protocol.job_spec import JobRequest
 from vedette.connection import fetch_signed
@@ -28,7 +28,7 @@ from vedette.events import SILENCE_SECONDS, follow_events
 from vedette.frames import FrameLibrary, chosen_library, to_frame
 from vedette.job_fields import JobFields
 from vedette.jobs import Job, JobFailedError, LogLine
-from vedette.rest import COPY_BYTES, COPY_SECONDS, PAGE_SIZE, RESTClient
+from vedette.rest import COPY_SECONDS, PAGE_SIZE, RESTClient
 
 if TYPE_CHECKING:
     from vedette.exec import Exec, Size
@@ -104,16 +104,8 @@ class Client(RESTClient):
 
     def jobs(self, *, limit: int | None = None, **filters: str | None) -> Iterator[Job]:
         """Yield the jobs, newest first; `filters` as those of `GET /jobs`, such as `state`."""
-        after: str | None = None
-        remaining = limit
-        while remaining is None or remaining > 0:
-            size = PAGE_SIZE if remaining is None else min(remaining, PAGE_SIZE)
-            page = self.get("/jobs", after=after, page_size=size, **filters)
-            yield from map(_job, page["items"])
-            remaining = None if remaining is None else remaining - len(page["items"])
-            after = page["next"]
-            if after is None:
-                return
+        pages = self._continued_pages("/jobs", limit, page_size=PAGE_SIZE, **filters)
+        yield from map(_job, pages)
 
     def job(self, name_or_id: str) -> Job:
         """Return a job.
@@ -333,13 +325,7 @@ class Client(RESTClient):
             UnavailableError: the copy broke off, also after its beginning.
         """
         url = f"{self._base}/jobs/{self.job(name_or_id).id}/files"
-        with self._connection.send(
-            "GET", url, params={"path": path}, stream=True, timeout=COPY_SECONDS
-        ) as response:
-            try:
-                yield from response.iter_content(COPY_BYTES)
-            except requests.RequestException as error:
-                raise UnavailableError("The copy broke off, and is not complete.") from error
+        yield from self._streamed(url, {"path": path}, what="copy")
 
     def copy_to(self, name_or_id: str, folder: str, archive: Iterator[bytes]) -> None:
         """Unpack a tar archive in a folder of a running job, once all of it has arrived."""
@@ -384,16 +370,8 @@ class Client(RESTClient):
             limit: number of lines; by default all of the time range.
             filters: as those of `GET /logs`, such as `since`, `level` or `job_id`.
         """
-        after: str | None = None
-        remaining = limit
-        while remaining is None or remaining > 0:
-            size = LOG_PAGE_SIZE if remaining is None else min(remaining, LOG_PAGE_SIZE)
-            page = self.get("/logs", search=search, after=after, page_size=size, **filters)
-            yield from page["items"]
-            remaining = None if remaining is None else remaining - len(page["items"])
-            after = page["next"]
-            if after is None:
-                return
+        query = {"search": search, **filters}
+        yield from self._continued_pages("/logs", limit, page_size=LOG_PAGE_SIZE, **query)
 
     def follow_search(
         self, search: str | None = None, **filters: str | None

@@ -4,7 +4,6 @@ An upload reads all files, and sends only the parts that the portal does not hav
 or with a few files changed, that is what is missing.
 """
 
-import logging
 import os
 import random
 import socket
@@ -34,8 +33,6 @@ from protocol.manifests import (
 )
 from vedette.client import Client
 from vedette.errors import PortalError
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

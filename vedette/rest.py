@@ -1,5 +1,6 @@
 """Calls of the REST API by path: JSON, files, and the pages of lists."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urljoin
@@ -47,14 +48,19 @@ class RESTClient:
         self._connection.close()
 
     def _streamed(
-        self, url: str, params: Mapping[str, str], headers: Mapping[str, str]
+        self,
+        url: str,
+        params: Mapping[str, str],
+        headers: Mapping[str, str] | None = None,
+        *,
+        what: str = "download",
     ) -> Iterator[bytes]:
         arguments = {"params": params, "headers": headers, "stream": True, "timeout": COPY_SECONDS}
         with self._connection.send("GET", url, **arguments) as response:
             try:
                 yield from response.iter_content(COPY_BYTES)
             except requests.RequestException as error:
-                raise UnavailableError("The download broke off, and is not complete.") from error
+                raise UnavailableError(f"The {what} broke off, and is not complete.") from error
 
     def _numbered_pages(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
         page, count = 1, 0
@@ -65,6 +71,21 @@ class RESTClient:
             if count >= answer["total"] or not answer["items"]:
                 return
             page += 1
+
+    def _continued_pages(
+        self, path: str, limit: int | None, *, page_size: int, **query: str | None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the items of pages that name the next one, up to a limit."""
+        after: str | None = None
+        remaining = math.inf if limit is None else limit
+        while remaining > 0:
+            size = int(min(remaining, page_size))
+            page = self.get(path, after=after, page_size=size, **query)
+            yield from page["items"]
+            remaining -= len(page["items"])
+            after = page["next"]
+            if after is None:
+                return
 
     def get(self, path: str, /, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a path below /api/v1 and return its JSON."""
@@ -99,7 +120,7 @@ class RESTClient:
             UnavailableError: the download broke off, also after its beginning.
         """
         params = {name: value for name, value in query.items() if value is not None}
-        return self._streamed(f"{self._base}{path}", params, {})
+        return self._streamed(f"{self._base}{path}", params)
 
     def send_bytes(self, path: str, data: bytes) -> Any:  # noqa: ANN401 - JSON
         """PUT bytes to a path below /api/v1 and return the JSON of the response, if any."""

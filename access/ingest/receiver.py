@@ -128,7 +128,9 @@ class Receiver:
     ) -> WriteResult:
         places = series.host_of(samples.numbers)
         if isinstance(sender, Agent):
-            numbers = series.stored(samples.numbers, {0: Host(sender)}, _same_name)
+            numbers = series.stored(
+                samples.numbers, {0: Host(sender)}, lambda measurement, _host: measurement
+            )
             batch = _series_batch(samples, series, numbers)
             return await self._gateway.write_series(
                 [sender], batch, errors=samples.errors, precision=precision
@@ -265,10 +267,6 @@ def _stored_name(
     if not is_named_as_ours or (host.is_ours and not has_mapping(measurement)):
         return measurement
     return f"{program}_{measurement}"
-
-
-def _same_name(measurement: str, _host: Host) -> str:
-    return measurement
 
 
 def _series_batch(samples: NumberedSamples, series: SenderSeries, numbers: Numbers) -> SeriesBatch:

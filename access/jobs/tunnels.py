@@ -5,7 +5,7 @@ appliance has at most one tunnel, which all users of its jobs share; it closes w
 it for a while. TLS and the agent API authenticate both sides, so SSH itself asks for no proof.
 
 The database names the process that holds a tunnel. An agent may connect to any process, which
-passes its WebSocket on to the holder; requests of users come to it by `access.jobs.holder_routing`.
+passes its WebSocket on to the holder; requests of users come to it by `access.jobs.app`.
 """
 
 import asyncio

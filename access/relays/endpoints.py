@@ -115,7 +115,9 @@ class RelayEndpoints:
                     disconnected=disconnected(request),
                 )
             await self._admitting(relay)
-        return _json(ChangesReply(changed=changed))
+        return Response(
+            msgspec.json.encode(ChangesReply(changed=changed)), media_type="application/json"
+        )
 
     async def samples(self, request: Request) -> Response:
         """Store writes, and return the answer to each."""
@@ -198,7 +200,3 @@ def _snapshot_response(request: Request, packed: bytes) -> Response:
         return Response(gzip.decompress(packed), media_type="application/json")
     headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     return Response(packed, media_type="application/json", headers=headers)
-
-
-def _json(body: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(body), media_type="application/json")

@@ -170,13 +170,9 @@ def _result(reading: Generator[None, None, dict[GroupKey, Floats]]) -> dict[Grou
             return values
 
 
-def _quotient(left: float, right: float) -> float:
-    return left / right if right else math.nan
-
-
 _OPERATIONS: Mapping[Operator, Callable[[float, float], float]] = {
     Operator.PLUS: add,
     Operator.MINUS: sub,
     Operator.TIMES: mul,
-    Operator.DIVIDED_BY: _quotient,
+    Operator.DIVIDED_BY: lambda left, right: left / right if right else math.nan,
 }

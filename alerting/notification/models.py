@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.dialects.mysql import MEDIUMBLOB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -18,6 +18,7 @@ from alerting.states import (
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from tenants.models import enum_column
+from tenants.models.columns import reference, tenant_column
 
 # Of the type that MySQL stores them in.
 MAX_FILE_BYTES = 2**24 - 1
@@ -30,9 +31,7 @@ class NotificationFile(Base):
     __tablename__ = "notification_files"
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    tenant_id: Mapped[str] = tenant_column()
     name: Mapped[str] = mapped_column(String(200))
     media_type: Mapped[str] = mapped_column(String(100))
     content: Mapped[bytes] = mapped_column(
@@ -51,16 +50,10 @@ class Notification(Base):
     __table_args__ = (Index("ix_notifications_state_next_try_at", "state", "next_try_at"),)
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
-    receiver_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("receivers.id", ondelete="CASCADE"), index=True
-    )
+    tenant_id: Mapped[str | None] = tenant_column()
+    receiver_id: Mapped[str | None] = reference("receivers.id", index=True)
     address: Mapped[str] = mapped_column(String(ADDRESS_LENGTH), default="")
-    alert_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("alerts.id", ondelete="SET NULL"), index=True
-    )
+    alert_id: Mapped[str | None] = reference("alerts.id", ondelete="SET NULL", index=True)
     group_key: Mapped[str] = mapped_column(String(64), default="")
     """Notifications of one receiver with the same key are sent as one message."""
     group_interval_seconds: Mapped[float] = mapped_column(default=0.0)
@@ -69,8 +62,8 @@ class Notification(Base):
         enum_column(NotificationPurpose), default=NotificationPurpose.NOTICE
     )
     payload: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    file_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("notification_files.id", ondelete="SET NULL"), index=True
+    file_id: Mapped[str | None] = reference(
+        "notification_files.id", ondelete="SET NULL", index=True
     )
     state: Mapped[NotificationState] = mapped_column(enum_column(NotificationState))
     tries: Mapped[int] = mapped_column(default=0)
@@ -114,15 +107,11 @@ class DeliveredAlert(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    tenant_id: Mapped[str | None] = tenant_column()
     alert_id: Mapped[str] = mapped_column(String(ID_LENGTH))
     recipient: Mapped[str] = mapped_column(String(ADDRESS_LENGTH))
     """As of its notifications."""
-    receiver_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("receivers.id", ondelete="CASCADE"), index=True
-    )
+    receiver_id: Mapped[str | None] = reference("receivers.id", index=True)
     state: Mapped[AlertState | None] = mapped_column(enum_column(AlertState))
     """Of the last delivery; None while, or after, one that may not have arrived."""
     severity: Mapped[Severity | None] = mapped_column(enum_column(Severity))

@@ -154,7 +154,7 @@ def _parsed_entry(data: object) -> Entry:
         weekdays=_ranges(data, "weekdays", _range_of(_weekday)),
         days_of_month=_ranges(data, "days_of_month", _days),
         months=_ranges(data, "months", _range_of(_month)),
-        years=_ranges(data, "years", _range_of(_year)),
+        years=_ranges(data, "years", _range_of(lambda text: _number(text, "year", (1, MAX_YEAR)))),
         location=str(location),
     )
 
@@ -225,10 +225,6 @@ def _weekday(text: str) -> int:
 
 def _month(text: str) -> int:
     return MONTHS.index(text) + 1 if text in MONTHS else _number(text, "month", (1, len(MONTHS)))
-
-
-def _year(text: str) -> int:
-    return _number(text, "year", (1, MAX_YEAR))
 
 
 def _day(text: str) -> int:

@@ -90,7 +90,6 @@ def redeliver(
     record(
         session,
         action="notification.redelivered",
-        target_kind="notification",
         target_id=notification.id,
         target_name=notification.destination.name,
         tenant_id=notification.tenant_id,
@@ -178,7 +177,6 @@ def _change_all(
             session,
             action=action,
             target_kind="notification",
-            target_id=None,
             target_name=f"{count} notifications",
             tenant_id=None,
             after={"messages": count},

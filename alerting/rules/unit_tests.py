@@ -24,17 +24,16 @@ is `summary`. As for Prometheus, an evaluation reads the samples of its own inst
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from alerting.evaluation.expression import read_groups
+from alerting.evaluation.expression import Group, group_key, read_groups
 from alerting.language.annotations import render_annotation
 from alerting.language.text import parse_selector
 from alerting.language.value_text import value_text
-from alerting.machine import AlertView
+from alerting.machine import AlertView, Outcome, next_state
 from alerting.rule_request import RuleRequest
-from alerting.rules.replay import Replay
 from alerting.states import AlertState
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
@@ -62,6 +61,34 @@ class Failure:
     where: str
     expected: Sequence[Mapping[str, Any]]
     actual: Sequence[Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class Replay:
+    """The alerts of a rule as time goes on, by group."""
+
+    rule: RuleRequest
+    alerts: dict[str, tuple[Mapping[str, str], AlertView]] = field(default_factory=dict)
+
+    def evaluate(
+        self, groups: Sequence[Group], *, now: datetime
+    ) -> Iterator[tuple[Mapping[str, str], Outcome]]:
+        """Evaluate the rule; yield the transitions with the tags of their groups."""
+        missing = dict(self.alerts)
+        for group in groups:
+            key = group_key(group.tags)
+            _, before = missing.pop(key, (group.tags, None))
+            outcome = next_state(before, group.value, self.rule, now=now, holds=group.holds)
+            yield from self._moved(key, group.tags, outcome)
+        for key, (tags, before) in missing.items():
+            yield from self._moved(key, tags, next_state(before, None, self.rule, now=now))
+
+    def _moved(
+        self, key: str, tags: Mapping[str, str], outcome: Outcome
+    ) -> Iterator[tuple[Mapping[str, str], Outcome]]:
+        self.alerts[key] = tags, outcome.after
+        if outcome.is_transition:
+            yield tags, outcome
 
 
 def series_values(text: str) -> list[float | None]:

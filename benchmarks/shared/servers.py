@@ -7,24 +7,28 @@ VictoriaMetrics shows samples at once and drops repeated ones, as our store on i
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import requests
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from benchmarks.shared.document import BenchmarkError
+from benchmarks.shared.fleet import name_of
 from cli.database import open_database
 from collector.data_dir import load_identity
 from core.clock import utc_now
-from core.db import transaction
+from core.db import SessionFactory, transaction
+from core.settings import ServerSettings
 from protocol.inventory import Inventory
 from tenants.enrollment import create_enrollment_token, enroll_appliance
-from tenants.models import Role
+from tenants.models import Role, User
 from tenants.scope import Scope
 from tenants.tenants import create_tenant
-from tests.deployment import Deployment, make_deployment, serving
+from tests.deployment import ALICE, Deployment, make_deployment, serving
 from tests.fixtures.databases import influxdb_process, victoria_metrics_process
 from tests.fixtures.mariadb import MariaDB, mariadb_server
 from tests.servers import free_port
@@ -80,6 +84,20 @@ class Server:
     def port(self) -> int:
         """The port of the loopback address."""
         return int(self.url.rpartition(":")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Portal:
+    """Database and store of a deployment, and the scope of a tenant's admin."""
+
+    settings: ServerSettings
+    sessions: SessionFactory
+    store: Store
+    scope: Scope
+
+    def identity(self, appliance: int) -> dict[str, str]:
+        """Return whose samples an appliance's are."""
+        return {"tenant": self.scope.require_tenant(), "appliance": name_of(appliance)}
 
 
 @contextmanager
@@ -157,6 +175,20 @@ def opened(url: str) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def portal_of(folder: Path, **changes: Any) -> Iterator[Portal]:  # noqa: ANN401 - of settings
+    """Open database and store of a new deployment with the demo's tenants, as alice of acme."""
+    settings = replace(make_deployment(folder).settings, **changes)
+    with (
+        open_database(settings) as (_engine, sessions),
+        opened(settings.resolved_timeseries_url) as store,
+    ):
+        with transaction(sessions) as session:
+            alice = session.scalars(select(User).where(User.email == ALICE)).unique().one()
+            scope = Scope.of(alice)
+        yield Portal(settings, sessions, store, scope)
 
 
 @contextmanager

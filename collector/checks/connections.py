@@ -100,6 +100,17 @@ def check_connections(
         yield _describe_choice(state)
 
 
+def check_name(url: str, name: str, setting: str) -> CheckResult | None:
+    """Return the failure to resolve the host of an address; None if it has one."""
+    host = urlsplit(url).hostname
+    try:
+        socket.getaddrinfo(host, urlsplit(url).port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        advice = f"Check {setting} and this host's resolver (/etc/resolv.conf)."
+        return CheckResult(Verdict.FAIL, name, f"can't resolve {host}: {error}", advice)
+    return None
+
+
 def _describe_choice(state: AccessPointState) -> CheckResult:
     """Report what the running agent has chosen."""
     message = f"in use: {state.current or 'not chosen yet'}"
@@ -115,12 +126,9 @@ def _check_address(
     url: str, config: AgentConfig, identity: Identity | None, *, tls: TLSContexts, clock: Clock
 ) -> Iterator[CheckResult]:
     is_portal = config.influxdb is None
-    name, host = f"{'portal' if is_portal else 'InfluxDB'} {url}", urlsplit(url).hostname
-    try:
-        socket.getaddrinfo(host, urlsplit(url).port, type=socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:
-        advice = "Check the address and this host's resolver (/etc/resolv.conf)."
-        yield CheckResult(Verdict.FAIL, name, f"can't resolve {host}: {error}", advice)
+    name = f"{'portal' if is_portal else 'InfluxDB'} {url}"
+    if (unresolved := check_name(url, name, "the address")) is not None:
+        yield unresolved
         return
     health_url = f"{url.rstrip('/')}/{'health' if is_portal else 'ping'}"
     try:

@@ -1,12 +1,10 @@
 """The check of `[remote_write]`: a request without samples, as the running agent sends them."""
 
 import os
-import socket
 from collections.abc import Iterator
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
-from collector.checks.connections import SUCCESS, UNAUTHORIZED, CheckResult, Verdict
+from collector.checks.connections import SUCCESS, UNAUTHORIZED, CheckResult, Verdict, check_name
 from collector.config import AgentConfig
 from collector.remote_write.credentials import CredentialsError
 from collector.remote_write.encoding import write_request
@@ -21,15 +19,9 @@ def check_remote_write_server(config: AgentConfig) -> Iterator[CheckResult]:
     settings = config.remote_write
     if settings is None:
         return
-    url, name = settings.url, f"remote_write to {settings.url}"
-    host = urlsplit(url).hostname
-    try:
-        socket.getaddrinfo(host, urlsplit(url).port, type=socket.SOCK_STREAM)
-    except (OSError, ValueError) as error:
-        advice = "Check remote_write.url and this host's resolver (/etc/resolv.conf)."
-        yield CheckResult(Verdict.FAIL, name, f"can't resolve {host}: {error}", advice)
-        return
-    yield _check_request(name, settings)
+    name = f"remote_write to {settings.url}"
+    unresolved = check_name(settings.url, name, "remote_write.url")
+    yield unresolved or _check_request(name, settings)
 
 
 def _check_request(name: str, settings: RemoteWriteSettings) -> CheckResult:

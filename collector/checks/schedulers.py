@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 
 from collector.checks.connections import CheckResult, Verdict
 from collector.config import AgentConfig
@@ -27,7 +28,10 @@ ADVICE = "Check the url, the credentials and the network."
 def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
     """Yield the results for each configured server, or for the cluster of a connector."""
     if config.executor == "slurm":
-        yield _check_slurm(config)
+        slurm = config.slurm or SlurmSettings()
+        where = "url, token_file" if slurm.api == "rest" else "bin_dir"
+        advice = f"Check {where} and work_dir in [slurm], munge, and slurmctld: scontrol ping"
+        yield _checked("Slurm", lambda: _check_slurm(config, slurm), advice=advice)
         return
     if config.executor == "kubernetes":
         # Imported only if it is used: not every agent has its packages.
@@ -35,60 +39,50 @@ def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
 
         yield from check_kubernetes(config.kubernetes or KubernetesSettings())
         return
-    if config.ray is not None:
-        yield _check_ray(config.ray)
+    if (ray := config.ray) is not None:
+        advice = "Check [ray] url, token_file and the network; the head must run its dashboard."
+        yield _checked("Ray", lambda: _check_ray(ray), advice=advice)
         return
-    if config.marathon is not None:
-        yield _checked("Marathon", config.marathon, _check_marathon)
-    if config.metronome is not None:
-        yield _checked("Metronome", config.metronome, _check_metronome)
-    if config.chronos is not None:
-        yield _checked("Chronos", config.chronos, _check_chronos)
+    if (marathon := config.marathon) is not None:
+        yield _checked("Marathon", lambda: _check_marathon(marathon))
+    if (metronome := config.metronome) is not None:
+        yield _checked("Metronome", lambda: _check_metronome(metronome))
+    if (chronos := config.chronos) is not None:
+        yield _checked("Chronos", lambda: _check_chronos(chronos))
     mesos = config.mesos or MesosSettings()
     if not mesos.url:
         message = "not configured: jobs have no output, and failures no reasons"
         yield CheckResult(Verdict.WARNING, "Mesos agent", message, "Set [mesos] url.")
     else:
-        yield _checked("Mesos agent", mesos, lambda _: _check_mesos(mesos))
+        yield _checked("Mesos agent", lambda: _check_mesos(mesos))
 
 
 def _check_ray(settings: RaySettings) -> CheckResult:
     # Imported only if it is used, to save memory.
     from jobqueue.executors.ray.client import RayAPI  # noqa: PLC0415
 
-    api = RayAPI(settings)
-    try:
+    with closing(RayAPI(settings)) as api:
         api.session_name()
         nodes = [node for node in api.state("nodes") if node["state"] == "ALIVE"]
         api.jobs()
-    except ExecutorError as error:
-        advice = "Check [ray] url, token_file and the network; the head must run its dashboard."
-        return CheckResult(Verdict.FAIL, "Ray", str(error), advice)
-    finally:
-        api.close()
     message = f"{settings.url} answers, version {api.version_text}, {len(nodes)} nodes"
     if not nodes:
         return CheckResult(Verdict.WARNING, "Ray", message, "Start nodes, or no job starts.")
     return CheckResult(Verdict.OK, "Ray", message)
 
 
-def _checked(
-    name: str, settings: ServerSettings, check: Callable[[ServerSettings], CheckResult]
-) -> CheckResult:
+def _checked(name: str, check: Callable[[], CheckResult], *, advice: str = ADVICE) -> CheckResult:
     try:
-        return check(settings)
+        return check()
     except ExecutorError as error:
-        return CheckResult(Verdict.FAIL, name, str(error), ADVICE)
+        return CheckResult(Verdict.FAIL, name, str(error), advice)
     except OSError as error:
         return CheckResult(Verdict.FAIL, name, f"a file can't be read: {error}", ADVICE)
 
 
 def _check_marathon(settings: ServerSettings) -> CheckResult:
-    client = Marathon(settings)
-    try:
+    with closing(Marathon(settings)) as client:
         info = client.get_info()
-    finally:
-        client.close()
     version, release = info.get("version", "unknown"), release_of(info)
     message = f"{settings.url} answers, version {version}"
     if not OLDEST <= release <= NEWEST:
@@ -102,48 +96,33 @@ def _check_marathon(settings: ServerSettings) -> CheckResult:
 
 
 def _check_metronome(settings: ServerSettings) -> CheckResult:
-    api = SchedulerAPI("Metronome", settings)
-    try:
+    version = "unknown"
+    with closing(SchedulerAPI("Metronome", settings)) as api:
         api.get("/v1/jobs")
-        version = api.get("/info").get("version", "unknown")
-    except NotFoundError:
-        version = "unknown"
-        api.get("/v1/jobs")
-    finally:
-        api.close()
+        with suppress(NotFoundError):
+            version = api.get("/info").get("version", version)
     return CheckResult(
         Verdict.OK, "Metronome", f"{settings.url} answers, version {version}, with GPUs"
     )
 
 
 def _check_chronos(settings: ServerSettings) -> CheckResult:
-    api = SchedulerAPI("Chronos", settings)
-    try:
+    with closing(SchedulerAPI("Chronos", settings)) as api:
         prefix = find_prefix(api)
-    finally:
-        api.close()
     generation = "3.x" if prefix == PREFIXES[0] else "2.x"
     message = f"{settings.url} answers, generation {generation} (GPUs are not counted)"
     return CheckResult(Verdict.OK, "Chronos", message)
 
 
-def _check_slurm(config: AgentConfig) -> CheckResult:
+def _check_slurm(config: AgentConfig, settings: SlurmSettings) -> CheckResult:
     """Check that Slurm answers and that the folder for scripts can be written."""
     # Imported only if it is used, to save memory.
     from jobqueue.executors.recorded import ExecutorSite  # noqa: PLC0415
     from jobqueue.executors.slurm.executor import SlurmExecutor  # noqa: PLC0415
 
-    settings = config.slurm or SlurmSettings()
     site = ExecutorSite(owner="check", state_dir=config.data_dir / "attempts")
-    executor = SlurmExecutor(settings, site)
-    try:
+    with closing(SlurmExecutor(settings, site)) as executor:
         report = executor.read_cluster()
-    except ExecutorError as error:
-        where = "url, token_file" if settings.api == "rest" else "bin_dir"
-        advice = f"Check {where} and work_dir in [slurm], munge, and slurmctld: scontrol ping"
-        return CheckResult(Verdict.FAIL, "Slurm", str(error), advice)
-    finally:
-        executor.close()
     nodes = [node for node in report.nodes if node.state is NodeState.UP]
     gpus = sum(node.gpus for node in nodes)
     message = (
@@ -160,11 +139,8 @@ def _check_slurm(config: AgentConfig) -> CheckResult:
 
 
 def _check_mesos(settings: MesosSettings) -> CheckResult:
-    agent = MesosAgent(settings)
-    try:
+    with closing(MesosAgent(settings)) as agent:
         version, hostname = agent.describe()
-    finally:
-        agent.close()
     message = f"{settings.url} answers, version {version}, host name {hostname}"
     wanted = settings.hostname or socket.getfqdn()
     if wanted not in {"*", hostname}:

@@ -15,11 +15,12 @@ import msgspec
 from collector.datasets.cache import Cache
 from collector.datasets.equal_files import key_of
 from collector.datasets.errors import ContentError, DataError, StoppedError, TemporaryDataError
+from collector.datasets.part_writers import Writer
 from collector.datasets.parts import Origin, Part, Segment, parts_of, pieces_of
 from collector.datasets.progress import Progress
 from collector.datasets.queue import PartQueue, Place
 from collector.datasets.reading import ReadAhead
-from collector.datasets.version_folder import VersionRecord, Writer
+from collector.datasets.version_folder import VersionRecord
 from collector.errors import PortalRefusedError, PortalUnreachableError
 from protocol.datasets import ManifestHead, ManifestPage, PeerAddress, StagedDataset
 from protocol.manifests import decode_page, head_digest

@@ -18,6 +18,7 @@ from collector.datasets.cache import Cache
 from collector.datasets.errors import DataError, StoppedError, TemporaryDataError
 from collector.datasets.fetching import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from collector.datasets.origins import PortalPages
+from collector.datasets.part_writers import write_all
 from collector.datasets.parts import PIECE_BYTES, PIECES_UNDER_WAY
 from collector.datasets.progress import Progress
 from collector.datasets.reading import ReadAhead
@@ -25,9 +26,7 @@ from collector.datasets.sources import Source, SourceFile
 from collector.datasets.version_folder import (
     EXECUTABLE_MODE,
     FILE_MODE,
-    FOLDER_MODE,
     VersionRecord,
-    write_all,
 )
 from collector.errors import PortalRefusedError, PortalUnreachableError
 from protocol.datasets import MAX_FILES, IndexOrder, IndexResult
@@ -85,7 +84,6 @@ class SourceIndexer:
         self._retry_seconds = retry_seconds
         self._folder = cache.open(order.version_id)
         self._writer = ManifestWriter()
-        self._made: set[str] = set()
 
     def run(self) -> None:
         """Read the source, send its manifest, and mark the version as complete.
@@ -210,20 +208,12 @@ class SourceIndexer:
         place = self._folder.files / file.path
         if _is_stored(place, file):
             return
-        self._make_folders(place.parent)
+        self._folder.make_folders(file.path.rpartition("/")[0])
         if not file.size_bytes:
             self._draft.write_bytes(b"")
         self._draft.chmod(EXECUTABLE_MODE if file.is_executable else FILE_MODE)
         os.utime(self._draft, ns=(file.modified_ns, file.modified_ns))
         self._draft.replace(place)
-
-    def _make_folders(self, folder: Path) -> None:
-        if str(folder) in self._made or folder == self._folder.files:
-            return
-        self._make_folders(folder.parent)
-        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        folder.chmod(FOLDER_MODE)
-        self._made.add(str(folder))
 
     def _send(self, pages: list[StoredPage]) -> None:
         for page in pages:

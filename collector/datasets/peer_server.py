@@ -5,7 +5,6 @@ import re
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
@@ -14,6 +13,7 @@ import msgspec
 
 from collector.datasets.errors import DataError
 from collector.datasets.peers import PeerParts, PeerTLS
+from collector.sending.byte_rate import ByteRate
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class PeerServer(ThreadingHTTPServer):
         self._tls = tls
         self._allowed = allowed
         self._permits = threading.BoundedSemaphore(max_connections)
-        self.rate = _Rate(max_bytes_per_second)
+        self.rate = ByteRate(max_bytes_per_second)
         self._context: tuple[tuple[int, int], ssl.SSLContext] | None = None
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -129,25 +129,6 @@ class PeerServer(ThreadingHTTPServer):
         if self._context is None or self._context[0] != stamp:
             self._context = stamp, self._tls.server_context()
         return self._context[1]
-
-
-class _Rate:
-    """Spreads what is sent over time."""
-
-    def __init__(self, bytes_per_second: int) -> None:
-        self._bytes_per_second = bytes_per_second
-        self._lock = threading.Lock()
-        self._free_at = 0.0
-
-    def wait(self, size_bytes: int) -> None:
-        """Wait until this much may be sent."""
-        if not self._bytes_per_second:
-            return
-        with self._lock:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now) + size_bytes / self._bytes_per_second
-            wait_seconds = self._free_at - now
-        time.sleep(wait_seconds)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -8,25 +8,29 @@ that are to start here, then pins, then prefetches. What is wanted less pauses f
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from threading import Event, RLock, Thread
 
 from collector.data_dir import Identity
 from collector.datasets.cache import Cache
 from collector.datasets.errors import DataError, StoppedError
-from collector.datasets.fetching import VersionFetch
-from collector.datasets.indexing import SourceIndexer
-from collector.datasets.origins import PortalOrigin, PortalPages, SourceOrigin
-from collector.datasets.parts import Origin
 from collector.datasets.peer_server import PeerServer
-from collector.datasets.peers import PeerClient, PeerParts, PeerTLS
+from collector.datasets.peers import PeerParts, PeerTLS
 from collector.datasets.progress import Progress, combined
-from collector.datasets.reading import ReadAhead
 from collector.datasets.serving import PartReader
 from collector.datasets.settings import DatasetSettings
-from collector.datasets.sources import Source, open_source
+from collector.datasets.tasks import (
+    ATTEMPT,
+    AWAITED,
+    INDEX,
+    MAX_MESSAGE_LENGTH,
+    PINNED,
+    PREFETCH,
+    Task,
+    Tasks,
+    join,
+)
+from collector.datasets.transfers import Transfers
 from collector.errors import PortalRefusedError
 from collector.sending.portal_connection import PortalConnection
 from collector.tls import TLSContexts
@@ -37,47 +41,16 @@ from protocol.datasets import (
     DatasetCopy,
     DatasetOrders,
     DatasetReport,
-    DatasetSource,
     IndexOrder,
-    SourceKind,
     StagedDataset,
 )
 
 log = logging.getLogger(__name__)
 
-MAX_RUNNING = 2
 REPORT_SECONDS = 30.0
-RETRY_ORDER_SECONDS = 300.0
 # A portal that is updated later gets reports then.
 OLD_PORTAL_SECONDS = 600.0
 UNKNOWN_TO_OLD_PORTALS = frozenset({404, 405})
-JOIN_SECONDS = 2.0
-MAX_MESSAGE_LENGTH = 1000
-ATTEMPT, AWAITED, PINNED, PREFETCH, INDEX = range(5)
-
-
-@dataclass(slots=True)
-class _Task:
-    """What is wanted of one version.
-
-    Attributes:
-        rank: who wants it most.
-        failed_at: when it failed last, of the monotonic clock.
-    """
-
-    wanted: StagedDataset | IndexOrder
-    rank: int
-    progress: Progress
-    stop: Event = field(default_factory=Event)
-    thread: Thread | None = None
-    fetch: VersionFetch | None = None
-    error: str = ""
-    failed_at: float | None = None
-    is_done: bool = False
-
-    @property
-    def is_running(self) -> bool:
-        return self.thread is not None and self.thread.is_alive()
 
 
 class Stager:
@@ -107,25 +80,24 @@ class Stager:
     ) -> None:
         self.settings = settings
         self.cache = cache
-        self._portal = PortalPages(connect)
-        self._portal_origin = PortalOrigin(self._portal)
-        self._identity = identity
+        self._transfers = Transfers(
+            settings,
+            cache,
+            connect=connect,
+            own_id=identity.appliance_id,
+            peer_tls=peer_tls,
+            tls=tls,
+        )
         self._peer_tls = peer_tls
-        self._tls = tls
         self.wake = wake
         self._monotonic = monotonic
         self._lock = RLock()
-        self._reads = ReadAhead()
         self.is_loaded = False
         self._load_error = ""
-        self._bytes_per_second = 0
         self._closing = Event()
-        self._tasks: dict[str, _Task] = {}
+        self._tasks = Tasks(self._run, monotonic=monotonic)
         self._attempts: dict[str, list[StagedDataset]] = {}
-        self._sources: dict[str, DatasetSource] = {}
-        self._peers_of: dict[str, StagedDataset] = {}
         self._orders = DatasetOrders()
-        self._counts: dict[str, tuple[int, int]] = {}
         self._parts = PartReader()
         self._reported: tuple[object, ...] = ()
         self._reported_at: float | None = None
@@ -146,9 +118,7 @@ class Stager:
             orders = self._orders = desired.datasets
             staged = [*orders.pinned, *orders.prefetch]
             staged += [dataset for spec in desired.attempts for dataset in spec.datasets]
-            self._sources = {dataset.version_id: dataset.source for dataset in staged}
-            self._sources |= {order.version_id: order.source for order in orders.index}
-            self._peers_of = {dataset.version_id: dataset for dataset in staged}
+            self._transfers.set_desired(staged, orders.index)
             if self.is_loaded:
                 self.cache.set_pinned(dataset.version_id for dataset in orders.pinned)
             self._settle()
@@ -171,15 +141,11 @@ class Stager:
             if attempt_id not in self._attempts:
                 self._attempts[attempt_id] = list(datasets)
                 for dataset in datasets:  # what failed for another attempt is tried anew
-                    task = self._tasks.get(dataset.version_id)
-                    if task is not None and not task.is_running and task.error:
-                        self._counts[dataset.version_id] = self._counted(dataset.version_id)
-                        del self._tasks[dataset.version_id]
+                    self._tasks.forget_failure(dataset.version_id)
                 self._settle()
             for dataset in datasets:
-                task = self._tasks.get(dataset.version_id)
-                if task is not None and task.error and not task.is_running:
-                    raise DataError(task.error)
+                if error := self._tasks.error(dataset.version_id):
+                    raise DataError(error)
         return None
 
     def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:
@@ -199,7 +165,7 @@ class Stager:
                     is_waiting |= not task.is_running
                 else:
                     own = Progress(dataset.name, dataset.total_bytes)
-                    lacks_source |= dataset.version_id not in self._sources
+                    lacks_source |= not self._transfers.has_source(dataset.version_id)
                 versions.append(own)
         if not versions:
             return "", None
@@ -264,7 +230,7 @@ class Stager:
             copies = {}
             for version_id, cached in self.cache.versions().items():
                 if cached.is_complete and cached.record is not None:
-                    fetched_bytes, peer_bytes = self._counted(version_id)
+                    fetched_bytes, peer_bytes = self._tasks.counted(version_id)
                     copies[version_id] = DatasetCopy(
                         version_id=version_id,
                         state=CopyState.COMPLETE,
@@ -274,8 +240,8 @@ class Stager:
                         last_used_at_ns=cached.last_used_ns,
                     )
             indexing = []
-            for version_id, task in self._tasks.items():
-                copy = self._copy_of(version_id, task)
+            for version_id, task in self._tasks:
+                copy = self._tasks.copy_of(version_id, task)
                 if isinstance(task.wanted, IndexOrder):
                     indexing.append(copy)
                 else:
@@ -285,48 +251,14 @@ class Stager:
                 indexing=indexing[:1000],
                 cache_bytes=self.cache.size_bytes,
                 cache_limit_bytes=self.cache.max_bytes,
-                bytes_per_second=self._rate(),
+                bytes_per_second=self._tasks.rate(),
                 peer_url=self.settings.public_url if self._server is not None else "",
             )
-
-    def _rate(self) -> int:
-        """Return how fast versions are fetched now, or were last; 0 while that is unknown."""
-        rates = [task.progress.bytes_per_second() for task in self._tasks.values() if task.fetch]
-        self._bytes_per_second = round(max((rate for rate in rates if rate), default=0)) or (
-            self._bytes_per_second
-        )
-        return self._bytes_per_second
-
-    def _counted(self, version_id: str) -> tuple[int, int]:
-        """Return the bytes of a version that came over the line, and from peers."""
-        fetched_bytes, peer_bytes = self._counts.get(version_id, (0, 0))
-        if (task := self._tasks.get(version_id)) is not None:
-            fetched_bytes += task.progress.fetched_bytes
-            peer_bytes += task.progress.peer_bytes
-        return fetched_bytes, peer_bytes
-
-    def _copy_of(self, version_id: str, task: _Task) -> DatasetCopy:
-        state = CopyState.FETCHING
-        if task.error:
-            state = CopyState.FAILED
-        elif task.is_done:
-            state = CopyState.COMPLETE
-        fetched_bytes, peer_bytes = self._counted(version_id)
-        return DatasetCopy(
-            version_id=version_id,
-            state=state,
-            cached_bytes=max(0, task.progress.staged_bytes),
-            fetched_bytes=fetched_bytes,
-            peer_bytes=peer_bytes,
-            message=(task.error or task.progress.note)[:MAX_MESSAGE_LENGTH],
-        )
 
     def metrics(self) -> Mapping[str, float | int | None]:
         """Return fields of measurement `agent`; None where there is nothing."""
         with self._lock:
-            counts = [self._counted(own) for own in self._tasks.keys() | self._counts.keys()]
-            fetched_bytes = sum(fetched for fetched, _ in counts)
-            peer_bytes = sum(from_peers for _, from_peers in counts)
+            fetched_bytes, peer_bytes = self._tasks.totals()
             cache_bytes = self.cache.size_bytes if self.is_loaded else 0
         if not cache_bytes and not fetched_bytes:
             return {}
@@ -340,17 +272,11 @@ class Stager:
         """End the threads; the cache stays."""
         self._closing.set()
         with self._lock:
-            tasks = list(self._tasks.values())
-            for task in tasks:
-                task.stop.set()
-        deadline = time.monotonic() + JOIN_SECONDS
-        for task in tasks:
-            if task.thread is not None:
-                task.thread.join(max(0.0, deadline - time.monotonic()))
+            threads = self._tasks.stop()
+        join(threads)
         if self._server is not None:
             self._server.close()
-        self._reads.close()
-        self._portal.close()
+        self._transfers.close()
         self.cache.close()
 
     # For peers
@@ -359,7 +285,7 @@ class Stager:
     def is_busy(self) -> bool:
         """Whether anything is being fetched or indexed."""
         with self._lock:
-            return any(task.is_running for task in self._tasks.values())
+            return self._tasks.is_busy
 
     def allowed_peers(self) -> Collection[str]:
         """Return the appliances that may fetch from this one."""
@@ -444,23 +370,7 @@ class Stager:
         if not self.is_loaded or self._closing.is_set():
             return
         self.cache.set_order(self._ahead())
-        wanted = self._wanted()
-        for version_id, task in list(self._tasks.items()):
-            if version_id in wanted:
-                task.rank = wanted[version_id][1]
-                continue
-            task.stop.set()
-            if not task.is_running:
-                self._counts[version_id] = self._counted(version_id)
-                del self._tasks[version_id]
-        for version_id, (order, rank) in wanted.items():
-            present = self._tasks.get(version_id)
-            if present is None:
-                total_bytes = order.total_bytes if isinstance(order, StagedDataset) else 0
-                self._tasks[version_id] = _Task(order, rank, Progress(order.name, total_bytes))
-            elif not present.is_running and self._is_retry_due(present):
-                present.error, present.failed_at = "", None
-        self._begin_next()
+        self._tasks.settle(self._wanted())
 
     def _wanted(self) -> dict[str, tuple[StagedDataset | IndexOrder, int]]:
         """Return what should be fetched or indexed, by version, with who wants it most."""
@@ -477,7 +387,7 @@ class Stager:
             for dataset in datasets:
                 version_id = dataset.version_id
                 is_there = self.cache.complete(version_id) is not None
-                is_present = version_id in self._sources
+                is_present = self._transfers.has_source(version_id)
                 if not is_there and is_present and version_id not in wanted:
                     wanted[version_id] = dataset, rank
         for order in self._orders.index:
@@ -491,46 +401,13 @@ class Stager:
         waiting = {data.version_id for own in self._attempts.values() for data in own}
         return [data.version_id for data in ahead if data.version_id not in waiting]
 
-    def _is_retry_due(self, task: _Task) -> bool:
-        """Return whether an order that failed is tried again; an attempt that failed has ended."""
-        if task.failed_at is None or task.rank in {ATTEMPT, INDEX}:
-            return False
-        return self._monotonic() - task.failed_at >= RETRY_ORDER_SECONDS
-
-    def _begin_next(self) -> None:
-        running = sum(task.is_running for task in self._tasks.values())
-        ready = [
-            (version_id, task)
-            for version_id, task in self._tasks.items()
-            if not task.is_running and not task.error and not task.is_done
-        ]
-        for version_id, task in sorted(ready, key=lambda entry: entry[1].rank):
-            # The last place is kept for attempts.
-            if running >= MAX_RUNNING or (task.rank != ATTEMPT and running >= MAX_RUNNING - 1):
-                if task.rank == AWAITED:
-                    self._pause_others()
-                break
-            task.stop = Event()
-            task.thread = Thread(
-                target=self._run, args=(version_id, task), name="data-stage", daemon=True
-            )
-            task.thread.start()
-            running += 1
-
-    def _pause_others(self) -> None:
-        """Stop to fetch what no job waits for; it goes on later from where it is."""
-        for task in self._tasks.values():
-            if task.is_running and task.rank in {PINNED, PREFETCH}:
-                task.stop.set()
-
-    def _run(self, version_id: str, task: _Task) -> None:
+    def _run(self, task: Task) -> None:
         error, is_stopped = "", False
-        closing = ExitStack()
         try:
             if isinstance(task.wanted, IndexOrder):
-                self._index(task, task.wanted, closing)
+                self._transfers.index(task, task.wanted)
             else:
-                self._fetch(version_id, task, closing)
+                self._transfers.fetch(task, task.wanted, fetched=self.wake)
         except StoppedError:
             is_stopped = True
         except DataError as failure:
@@ -539,91 +416,10 @@ class Stager:
         except Exception as failure:
             log.exception("dataset %s failed", task.progress.name)
             error = f"The agent failed: {failure!r}. See its log."[:MAX_MESSAGE_LENGTH]
-        finally:
-            closing.close()
         with self._lock:
-            task.thread = None
-            task.fetch = None
-            task.error = error
-            task.failed_at = self._monotonic() if error else None
-            task.is_done = not (error or is_stopped or task.stop.is_set())
+            self._tasks.end(task, error=error, is_stopped=is_stopped)
             self._settle()
         self.wake()
-
-    def _fetch(self, version_id: str, task: _Task, closing: ExitStack) -> None:
-        def dataset() -> StagedDataset:
-            newest = self._peers_of.get(version_id)
-            assert isinstance(task.wanted, StagedDataset)  # noqa: S101
-            return newest or task.wanted
-
-        tls = self._peer_tls
-        peers = PeerClient(tls) if tls is not None and tls.is_ready else None
-        if peers is not None:
-            closing.callback(peers.close)
-        fetch = VersionFetch(
-            dataset,
-            cache=self.cache,
-            manifests=self._portal,
-            origin=self._origins(version_id, closing),
-            peers=peers,
-            own_id=self._identity.appliance_id,
-            reads=self._reads,
-            progress=task.progress,
-            stop=task.stop,
-            retry_seconds=self.settings.retry_seconds,
-            peer_wait_seconds=self.settings.peer_wait_seconds,
-        )
-        task.fetch = fetch
-        fetch.run()
-        log.info("dataset %s is in the cache", task.progress.name)
-        self.wake()
-        fetch.index_equal()
-
-    def _index(self, task: _Task, order: IndexOrder, closing: ExitStack) -> None:
-        source = self._newest_source(order.version_id, closing)
-        SourceIndexer(
-            order,
-            cache=self.cache,
-            portal=self._portal,
-            source=source,
-            reads=self._reads,
-            progress=task.progress,
-            stop=task.stop,
-            retry_seconds=self.settings.retry_seconds,
-        ).run()
-
-    def _origins(self, version_id: str, closing: ExitStack) -> Callable[[], Origin]:
-        newest = self._newest_source(version_id, closing)
-        lock = RLock()
-
-        def origin() -> Origin:
-            source = self._sources.get(version_id)
-            if source is None:
-                raise StoppedError("The portal has withdrawn the dataset's credentials.")
-            if source.kind is SourceKind.UPLOAD:
-                return self._portal_origin
-            with lock:
-                return SourceOrigin(newest(), source.url)
-
-        return origin
-
-    def _newest_source(self, version_id: str, closing: ExitStack) -> Callable[[], Source]:
-        """Return what opens a source, anew when the portal sends other credentials."""
-        lock = RLock()
-        current: list[tuple[DatasetSource, Source]] = []
-
-        def source() -> Source:
-            wanted = self._sources.get(version_id)
-            if wanted is None:
-                raise StoppedError("The portal has withdrawn the dataset's credentials.")
-            with lock:
-                if not current or current[0][0] != wanted:
-                    made = open_source(wanted, mounts=self.cache.mounts, tls=self._tls)
-                    closing.callback(made.close)
-                    current[:] = [(wanted, made)]
-                return current[0][1]
-
-        return source
 
 
 def can_stage(settings: DatasetSettings) -> bool:

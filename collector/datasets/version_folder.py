@@ -15,28 +15,32 @@ rename, after its hash was checked.
 """
 
 import os
-import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
 
 import msgspec
 
 from collector.datasets.errors import ContentError, DataError
+from collector.datasets.part_writers import (
+    CHECKED,
+    READ_BYTES,
+    LargeWriter,
+    PartRecords,
+    SmallWriter,
+    Writer,
+    write_all,
+)
 from collector.datasets.parts import Part, Segment
 from core.atomic_files import replace_file, sync_folder
-from protocol.datasets import PART_BYTES, ManifestFile, ManifestHead, ManifestPage
+from protocol.datasets import ManifestFile, ManifestHead, ManifestPage
 from protocol.manifests import check_page_data, head_digest, unpack_page
 
-READ_BYTES = 1024**2
 STATUS = Path("/proc/self/status")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 FILE_MODE, EXECUTABLE_MODE, FOLDER_MODE = 0o444, 0o555, 0o755
-_CHECKED = 0xFFFFFFFF
-_RECORD = struct.Struct("<I")
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,26 +51,6 @@ class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     file_count: int
     total_bytes: int
-
-
-class Writer(Protocol):
-    """Takes the content of a segment in order, and checks it at the end."""
-
-    written_bytes: int
-    """How much of the segment is there already."""
-
-    def write(self, content: memoryview) -> None:
-        """Append content."""
-
-    def finish(self) -> None:
-        """Check the hash.
-
-        Raises:
-            ContentError: it is another; what was written is removed.
-        """
-
-    def close(self) -> None:
-        """Release the file; what was written stays."""
 
 
 class VersionFolder:
@@ -149,7 +133,7 @@ class VersionFolder:
             raise ContentError(f"{file.path} has other content than its version")
         folder = file.path.rpartition("/")[0]
         if folder not in self._folders:
-            self._make_folder(folder)
+            self.make_folders(folder)
         mode, flags = _mode(file), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         path = f"{self._files}/{file.path}"
         try:
@@ -186,19 +170,19 @@ class VersionFolder:
             segment = part.segments[0]
             if self.has(segment.file):
                 return part.stored.size_bytes
-            if self._records(part).read(_index(segment)) != _CHECKED:
+            if self._records(part).read(segment) != CHECKED:
                 return 0
-            stem = self._partial / f"{part.page_index}-{segment.file_index}"
+            stem = self._stem(part, segment)
             # A kill may have come between the last check and the rename.
-            self.finish_large(stem, segment.file, -(-segment.file.size_bytes // PART_BYTES))
+            self._finish_large(stem, segment.file)
             return part.stored.size_bytes
         return sum(segment.size_bytes for segment in part.segments if self.has(segment.file))
 
     def started_bytes(self, part: Part, segment: Segment) -> int:
         """Return how much of a segment was written, and not checked yet."""
         if part.is_of_large_file:
-            written_bytes = self._records(part).read(_index(segment))
-            return written_bytes if written_bytes != _CHECKED else 0
+            written_bytes = self._records(part).read(segment)
+            return written_bytes if written_bytes != CHECKED else 0
         try:
             partial = f"{self._partial}/{part.page_index}-{segment.file_index}"
             return os.stat(partial).st_size  # noqa: PTH116 - often
@@ -207,10 +191,10 @@ class VersionFolder:
 
     def writer(self, part: Part, segment: Segment) -> Writer:
         """Return what writes a segment, from where an earlier one ended."""
-        stem = self._partial / f"{part.page_index}-{segment.file_index}"
+        stem = self._stem(part, segment)
         if part.is_of_large_file:
-            return _LargeWriter(self, stem, part, segment)
-        return _SmallWriter(self, stem, segment.file)
+            return LargeWriter(stem, part, segment, self._finish_large)
+        return SmallWriter(stem, segment.file, self.place)
 
     def place(self, partial: Path, file: ManifestFile) -> None:
         """Move a checked file to its place in the tree."""
@@ -219,30 +203,33 @@ class VersionFolder:
 
     def _place(self, path: str) -> Path:
         """Return the path of a file, with its folder created."""
-        self._make_folder(path.rpartition("/")[0])
+        self.make_folders(path.rpartition("/")[0])
         return self.files / path
 
-    def _make_folder(self, folder: str) -> None:
+    def make_folders(self, folder: str) -> None:
+        """Create a folder of the tree, with those above it."""
         if folder in self._folders:
             return
         if folder:
-            self._make_folder(folder.rpartition("/")[0])
+            self.make_folders(folder.rpartition("/")[0])
             new = self.files / folder
             new.mkdir(mode=FOLDER_MODE, exist_ok=True)
             new.chmod(FOLDER_MODE)
         self._folders.add(folder)
 
-    def finish_large(self, stem: Path, file: ManifestFile, part_count: int) -> None:
+    def _finish_large(self, stem: Path, file: ManifestFile) -> None:
         """Move a large file to its place once all of its parts were checked."""
         with self._lock:
-            records = _Records(_sidecar(stem))
-            if stem.exists() and records.are_all_checked(part_count):
+            records = PartRecords(stem)
+            if stem.exists() and records.are_all_checked(file):
                 self.place(stem, file)
                 records.path.unlink(missing_ok=True)
 
-    def _records(self, part: Part) -> "_Records":
-        segment = part.segments[0]
-        return _Records(_sidecar(self._partial / f"{part.page_index}-{segment.file_index}"))
+    def _records(self, part: Part) -> PartRecords:
+        return PartRecords(self._stem(part, part.segments[0]))
+
+    def _stem(self, part: Part, segment: Segment) -> Path:
+        return self._partial / f"{part.page_index}-{segment.file_index}"
 
     # Reading, for peers and checks
 
@@ -260,7 +247,7 @@ class VersionFolder:
             begin = max(offset, segment.part_offset)
             path = self.files / segment.file.path
             if part.is_of_large_file and not path.exists():
-                path = self._partial / f"{part.page_index}-{segment.file_index}"
+                path = self._stem(part, segment)
             with path.open("rb", buffering=0) as file:
                 file.seek(segment.file_offset + begin - segment.part_offset)
                 left_bytes = min(end, segment_end) - begin
@@ -292,14 +279,14 @@ class VersionFolder:
             else:
                 for segment in part.segments:
                     place = self.files / segment.file.path
-                    if self.has(segment.file) and _hash(place) != segment.file.sha256:
+                    if self.has(segment.file) and _digest(place) != segment.file.sha256:
                         place.unlink()
             yield self.done_bytes(part)
 
     def _recheck_large(self, part: Part) -> None:
         segment, records = part.segments[0], self._records(part)
         is_whole = self.has(segment.file)
-        if not is_whole and records.read(_index(segment)) != _CHECKED:
+        if not is_whole and records.read(segment) != CHECKED:
             return
         digest = sha256()
         try:
@@ -312,7 +299,7 @@ class VersionFolder:
         if is_whole:  # all of its parts are fetched again: it is not known which are good
             (self.files / segment.file.path).unlink()
         else:
-            records.write(_index(segment), 0)
+            records.write(segment, 0)
 
     def complete(self, record: VersionRecord) -> None:
         """Write all to the disk, then mark the version as complete."""
@@ -333,119 +320,6 @@ class VersionFolder:
         """Let the next stage look for what is missing."""
         (self.path / "complete.json").unlink(missing_ok=True)
         (self.path / "boot").unlink(missing_ok=True)
-
-
-class _SmallWriter:
-    """Writes a file that is within one part: the size of its partial file is what was written."""
-
-    def __init__(self, folder: VersionFolder, partial: Path, file: ManifestFile) -> None:
-        self._folder, self._path, self._file = folder, partial, file
-        self._digest = sha256()
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(partial, flags, 0o600)
-        self.written_bytes = os.fstat(self._descriptor).st_size
-        if self.written_bytes > file.size_bytes:
-            os.ftruncate(self._descriptor, 0)
-            self.written_bytes = 0
-        position = 0
-        while position < self.written_bytes:
-            content = os.pread(self._descriptor, READ_BYTES, position)
-            self._digest.update(content)
-            position += len(content)
-
-    def write(self, content: memoryview) -> None:
-        self._digest.update(content)
-        write_all(self._descriptor, content, self.written_bytes)
-        self.written_bytes += len(content)
-
-    def finish(self) -> None:
-        if (
-            self.written_bytes != self._file.size_bytes
-            or self._digest.digest() != self._file.sha256
-        ):
-            self._path.unlink(missing_ok=True)
-            raise ContentError(f"{self._file.path} has other content than its version")
-        os.fchmod(self._descriptor, _mode(self._file))
-        self._path.replace(self._folder._place(self._file.path))  # noqa: SLF001 - its folder
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-class _LargeWriter:
-    """Writes a part of a large file at its place in it; a file beside has how far each part is."""
-
-    def __init__(self, folder: VersionFolder, stem: Path, part: Part, segment: Segment) -> None:
-        self._folder, self._path, self._part, self._segment = folder, stem, part, segment
-        self._records = _Records(_sidecar(stem))
-        self._index = _index(segment)
-        self._digest = sha256()
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(stem, flags, 0o600)
-        written_bytes = self._records.read(self._index)
-        size_bytes = os.fstat(self._descriptor).st_size
-        if (
-            written_bytes > part.stored.size_bytes
-            or size_bytes < segment.file_offset + written_bytes
-        ):
-            written_bytes = 0
-        self.written_bytes = written_bytes
-        position = 0
-        while position < written_bytes:
-            left_bytes = min(READ_BYTES, written_bytes - position)
-            content = os.pread(self._descriptor, left_bytes, segment.file_offset + position)
-            self._digest.update(content)
-            position += len(content)
-
-    def write(self, content: memoryview) -> None:
-        self._digest.update(content)
-        write_all(self._descriptor, content, self._segment.file_offset + self.written_bytes)
-        self.written_bytes += len(content)
-        self._records.write(self._index, self.written_bytes)
-
-    def finish(self) -> None:
-        file = self._segment.file
-        if self._digest.digest() != self._part.stored.sha256:
-            self._records.write(self._index, 0)
-            raise ContentError(f"{file.path} has other content than its version")
-        self._records.write(self._index, _CHECKED)
-        self._folder.finish_large(self._path, file, -(-file.size_bytes // PART_BYTES))
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-class _Records:
-    """How much of each part of a large file was written: four bytes each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self, index: int) -> int:
-        """Return the written bytes of a part, `_CHECKED` once its hash was right."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return 0
-        try:
-            raw = os.pread(descriptor, _RECORD.size, index * _RECORD.size)
-        finally:
-            os.close(descriptor)
-        return int(_RECORD.unpack(raw)[0]) if len(raw) == _RECORD.size else 0
-
-    def write(self, index: int, value: int) -> None:
-        """Store it."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(descriptor, _RECORD.pack(value), index * _RECORD.size)
-        finally:
-            os.close(descriptor)
-
-    def are_all_checked(self, count: int) -> bool:
-        """Return whether the hash of each part was right."""
-        with suppress(FileNotFoundError):
-            return self.path.read_bytes() == _RECORD.pack(_CHECKED) * count
-        return False
 
 
 def _umask() -> int:
@@ -481,28 +355,10 @@ def sync_file_system(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _sidecar(stem: Path) -> Path:
-    return stem.with_name(f"{stem.name}.parts")
-
-
-def _index(segment: Segment) -> int:
-    return segment.file_offset // PART_BYTES
-
-
 def _mode(file: ManifestFile) -> int:
     return EXECUTABLE_MODE if file.is_executable else FILE_MODE
 
 
-def _hash(path: Path) -> bytes:
-    digest = sha256()
-    with path.open("rb", buffering=0) as file:
-        while content := file.read(READ_BYTES):
-            digest.update(content)
-    return digest.digest()
-
-
-def write_all(descriptor: int, content: memoryview, position: int) -> None:
-    """Write content at a position of a file."""
-    while content:
-        written_bytes = os.pwrite(descriptor, content, position)
-        content, position = content[written_bytes:], position + written_bytes
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").digest()

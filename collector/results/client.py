@@ -1,13 +1,12 @@
 """Parts of results to and from the portal's store, or the tenant's bucket by signed addresses."""
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator
-from threading import Lock
 
 import urllib3
 
 from collector.errors import PortalRefusedError, PortalUnreachableError
+from collector.sending.byte_rate import ByteRate
 from collector.sending.http import HTTP_ERRORS, HTTPClient, error_message, root_cause
 from collector.sending.portal_connection import (
     OVERLOADED,
@@ -28,29 +27,10 @@ class DamagedError(Exception):
     """The content that was fetched has another hash."""
 
 
-class Rate:
-    """A limit of bytes a second, shared by threads; 0 is none."""
-
-    def __init__(self, bytes_per_second: float) -> None:
-        self._bytes_per_second = bytes_per_second
-        self._lock = Lock()
-        self._free_at = 0.0
-
-    def wait(self, size_bytes: int) -> None:
-        """Wait until so many more bytes may be sent."""
-        if not self._bytes_per_second:
-            return
-        with self._lock:
-            now = time.monotonic()
-            begin = max(now, self._free_at)
-            self._free_at = begin + size_bytes / self._bytes_per_second
-        time.sleep(begin - now)
-
-
 class PartClient:
     """Puts and gets parts. For one thread."""
 
-    def __init__(self, portal: PortalConnection, rate: Rate) -> None:
+    def __init__(self, portal: PortalConnection, rate: ByteRate) -> None:
         self.portal = portal
         self._rate = rate
         # A bucket's certificate has nothing to do with that of the portal.
@@ -143,7 +123,7 @@ class _Body:
     """The content of a part as a body, which can be read again."""
 
     def __init__(
-        self, read: Callable[[int, int], bytes], sha256: str, size: int, rate: Rate
+        self, read: Callable[[int, int], bytes], sha256: str, size: int, rate: ByteRate
     ) -> None:
         self._read = read
         self._sha256 = sha256

@@ -17,13 +17,14 @@ import msgspec
 from collector.errors import PortalRefusedError, PortalUnreachableError
 from collector.jobs.preparations import PreparationError
 from collector.periodic_task import Backoff
-from collector.results.client import DamagedError, PartClient, Rate
+from collector.results.client import DamagedError, PartClient
 from collector.results.events import EventFiles
 from collector.results.folders import Folder, Folders, remove
 from collector.results.restoring import Restore, RestoreError
 from collector.results.scanning import scan
 from collector.results.settings import ResultSettings
 from collector.results.uploads import StoppedError, UnknownAttemptError, Uploads
+from collector.sending.byte_rate import ByteRate
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns
 from core.quantities import format_size
@@ -91,7 +92,7 @@ class OutputPreparation:
         self._add_points = add_points
         self._wake = wake
         self._clock = clock
-        self._rate = Rate(settings.max_bytes_per_second)
+        self._rate = ByteRate(settings.max_bytes_per_second)
         self._works: dict[str, _Work] = {}
         self._live: frozenset[str] = frozenset()
         self._is_closed = False

@@ -9,6 +9,7 @@ import importlib
 import logging
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlencode
 
@@ -191,11 +192,8 @@ class InfluxDBTarget:
 
     def _detect_version(self, url: str) -> str | WriteResponse:
         """Return the server's version, "" if unknown; or its response while it is unavailable."""
-        http = HTTPClient(self._tls, environ=self._environ)
-        try:
+        with closing(HTTPClient(self._tls, environ=self._environ)) as http:
             response = http.request("GET", f"{url}/ping", timeout_seconds=self._timeout_seconds)
-        finally:
-            http.close()
         if response.status in UNAVAILABLE:  # perhaps a proxy's response
             return _write_response(response)
         return response.headers.get("X-Influxdb-Version", "")

@@ -53,7 +53,8 @@
     const [from, to] = ["from", "to"].map((name) => Number(params.get(name)));
     if (from && to) return [from, to];
     const seconds = Number(document.querySelector(".vdd-toolbar")?.dataset.rangeSeconds || 3600);
-    return [Date.now() - seconds * 1000, Date.now()];
+    const now = Date.now();
+    return [now - seconds * 1000, now];
   }
 
   function move(share) {
@@ -80,9 +81,9 @@
   window.vedetteTime = { ...actions, local, milliseconds };
 
   // `2026-11-22 08:00` in the page's time zone, or `now-6h`.
-  function instant(text) {
+  function instant(text, now) {
     const relative = /^now(?:-(\d+)([mhdw]))?$/.exec(text.trim());
-    if (relative) return Date.now() - (Number(relative[1]) || 0) * (UNITS[relative[2]] || 0) * 1000;
+    if (relative) return now - (Number(relative[1]) || 0) * (UNITS[relative[2]] || 0) * 1000;
     const wall = Date.parse(`${text.trim().replace(" ", "T")}Z`);
     return wall - offsetAt(zone(), wall - offsetAt(zone(), wall));
   }
@@ -92,7 +93,8 @@
     if (!form) return;
     event.preventDefault();
     const inputs = [...form.querySelectorAll("input")];
-    const times = inputs.map((input) => instant(input.value || (input.id.endsWith("to") ? "now" : "")));
+    const now = Date.now();
+    const times = inputs.map((input) => instant(input.value || (input.id.endsWith("to") ? "now" : ""), now));
     const isWrong = [Number.isNaN(times[0]), !(times[0] < times[1])];
     const message = "Write a time such as 2026-11-22 08:00 or now-6h. The first must be before the second.";
     inputs.forEach((input, index) => input.setCustomValidity(isWrong[index] ? message : ""));

@@ -87,28 +87,20 @@ class AdviceRunner:
             self.run = None
 
     def _follow(self, run: BoundedProcess, now: datetime) -> None:
-        is_late = run.is_running
-        if is_late and now < run.until:
-            percent = run.progress()
-            if percent != run.percent:
-                run.percent = percent
-                self._update(run.tenant_id, progress_percent=percent)
-            return
-        results, error = run.results(), run.error()
-        self.close()
-        if results and not is_late:
-            figures = msgspec.json.decode(results, type=FleetFigures)
-            totals = totals_of(figures)
-            self._update(run.tenant_id, figures=results, computed_at=now, **totals)
-            self._finish(run.tenant_id, _S.SUCCEEDED, "", now=now)
-            return
-        minutes = self._max_duration // timedelta(minutes=1)
-        message = error or (
-            f"It took more than {minutes} minutes."
-            if is_late
-            else "It was stopped: it needed more memory or processor time than it may use."
+        outcome = run.follow(
+            now,
+            lambda percent: self._update(run.tenant_id, progress_percent=percent),
+            if_killed="It was stopped: it needed more memory or processor time than it may use.",
         )
-        self._finish(run.tenant_id, _S.FAILED, message, now=now)
+        if outcome is None:
+            return
+        self.run = None
+        if outcome.results:
+            totals = totals_of(msgspec.json.decode(outcome.results, type=FleetFigures))
+            self._update(run.tenant_id, figures=outcome.results, computed_at=now, **totals)
+            self._finish(run.tenant_id, _S.SUCCEEDED, "", now=now)
+        else:
+            self._finish(run.tenant_id, _S.FAILED, outcome.error, now=now)
 
     def _start(self, tenant_id: str, now: datetime) -> bool:
         started = {"state": _S.RUNNING, "started_at": now, "progress_percent": 0}

@@ -19,7 +19,7 @@ from jobqueue.executors.abilities import Need
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Attempt
 from jobqueue.partitions.mig import valid_profiles
-from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
+from jobqueue.partitions.orders import GPU, Policy, placed_layout, policies_of, policy_for
 from jobqueue.placement.clusters import ClusterView
 from jobqueue.placement.networks import Reach, missing_networks, reach_of
 from jobqueue.placement.slices import GPUKind
@@ -204,15 +204,8 @@ class _Report(NamedTuple):
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 
 
-class _GPU(msgspec.Struct):
-    """A GPU of the inventory, without what placement doesn't need: that is most of it."""
-
-    uuid: str
+class _GPU(GPU, frozen=True, kw_only=True):
     memory_bytes: _Amount
-    model: str = ""
-    is_mig_enabled: bool = False
-    is_mig_capable: bool = False
-    mig_profiles: list[MIGProfile] = []
 
 
 class _Hardware(msgspec.Struct):

@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
+from jobqueue.dispatch.appliance_views import cluster_of, matching_models
 from jobqueue.dispatch.cached_copies import awaited_versions
 from jobqueue.dispatch.challenges import challenge_order
-from jobqueue.dispatch.ordered_models import ordered_models
+from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
 from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
@@ -24,6 +25,7 @@ from jobqueue.jobs.job_secrets import decrypt_secrets
 from jobqueue.jobs.quarantine import probe_order
 from jobqueue.models import Attempt
 from jobqueue.partitions.orders import ordered_partitions
+from jobqueue.placement.clusters import NodeNeed
 from jobqueue.rentals import RENTED_JOB
 from jobqueue.results.folders import output_folders
 from jobqueue.states import ALLOCATED_STATES
@@ -101,6 +103,12 @@ def allocated_attempts(session: Session, condition: ColumnElement[bool]) -> list
     return list(session.scalars(statement).unique())
 
 
+def stoppable_attempts(session: Session, condition: ColumnElement[bool]) -> list[Attempt]:
+    """Return those of `allocated_attempts` that neither a user nor the queue stops yet."""
+    attempts = allocated_attempts(session, condition & Attempt.stop_reason.is_(None))
+    return [attempt for attempt in attempts if attempt.job.stop_requested_at is None]
+
+
 def _specs(
     session: Session, appliance_id: str, attempts: Sequence[Attempt], box: SecretBox
 ) -> list[AttemptSpec]:
@@ -114,7 +122,7 @@ def _specs(
     for customer_id, of_attempts in mounts.items():
         staged |= staged_datasets(session, appliance_id, of_attempts, box, customer_id=customer_id)
     outputs = output_folders(attempts)
-    models = ordered_models(session, appliance_id, attempts)
+    models = _ordered_models(session, appliance_id, attempts)
     return [
         structs.replace(
             _spec(attempt, box, gangs.get(attempt.id)),
@@ -203,3 +211,36 @@ class _Pulls:
 
 def _is_stopping(attempt: Attempt) -> bool:
     return attempt.job.stop_requested_at is not None or attempt.stop_reason is not None
+
+
+def _ordered_models(
+    session: Session, connector_id: str, attempts: Sequence[Attempt]
+) -> dict[str, list[str]]:
+    """Return the models that attempts on a cluster may get, by attempt, where jobs restrict them.
+
+    They are named as the cluster names them, the one of most nodes with room first. Without a node
+    that is large enough by the last report, these are the job's own words: the cluster refuses
+    them, or waits for such a node.
+    """
+    choosy = [
+        attempt
+        for attempt in attempts
+        if attempt.is_on_cluster
+        and attempt.gpu_uuids
+        and (attempt.job.gpu_models or attempt.job.gpu_memory_bytes)
+    ]
+    cluster = cluster_of(session, connector_id) if choosy else None
+    if cluster is None:
+        return {}
+    models: dict[str, list[str]] = {}
+    offers: dict[NodeNeed, list[str]] = {}
+    names = set(cluster.models)
+    for attempt in choosy:
+        words = attempt.job.gpu_models
+        need = job_view(attempt.job, names).shape.of_node
+        if need not in offers:
+            offers[need] = cluster.models_for(need)
+        offered = offers[need]
+        wanted = matching_models(words, offered) if words else frozenset(offered)
+        models[attempt.id] = [model for model in offered if model in wanted] or sorted(wanted)
+    return models

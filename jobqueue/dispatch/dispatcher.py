@@ -33,7 +33,7 @@ from jobqueue.fairshare.points import QueueOrder
 from jobqueue.gangs.networks import note_assigned
 from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.preemptions import preemption_of, why_text
-from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
+from jobqueue.jobs.transitions import change_attempt, lock_jobs, move_locked, record_event, shorten
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.decisions import Action, Decision, Rule
 from jobqueue.placement.gangs import decide_all
@@ -445,11 +445,9 @@ class _Writer:
             guarantor=decision.guarantor,
         )
         for attempt in self._session.scalars(stopping).unique().all():
-            if move_attempt(
+            if change_attempt(
                 self._session,
-                attempt.id,
-                attempt.state,
-                expected={attempt.state},
+                attempt,
                 stop_reason=Reason.PREEMPTED,
                 preemption=preemption,
                 is_notice_due=bool(attempt.job.notify) and attempt.job.array_id is None,

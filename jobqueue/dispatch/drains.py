@@ -12,13 +12,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.desired_state import allocated_attempts
-from jobqueue.jobs.transitions import move_attempt, record_event
+from jobqueue.dispatch.desired_state import stoppable_attempts
+from jobqueue.jobs.transitions import stop_attempts
 from jobqueue.models import Attempt, Job
 from jobqueue.rentals import ListedJob, rented_job
 from jobqueue.states import ALLOCATED_STATES, Reason
 from tenants.fleet.appliance_service import drain_appliance
-from tenants.fleet.appliances import bump_generations
 from tenants.models import Appliance
 from tenants.scope import Scope
 
@@ -101,20 +100,10 @@ def drain_progress(session: Session, appliance: Appliance) -> DrainProgress | No
 def move_overdue(session: Session, *, now: datetime) -> int:
     """Stop the attempts on appliances whose time to wait is over; return how many."""
     is_overdue = and_(Appliance.drained_at.is_not(None), Appliance.drain_deadline_at <= now)
-    stopping = [
-        attempt
-        for attempt in allocated_attempts(session, and_(is_overdue, Attempt.stop_reason.is_(None)))
-        if attempt.job.stop_requested_at is None
-        and move_attempt(
-            session,
-            attempt.id,
-            attempt.state,
-            expected={attempt.state},
-            stop_reason=Reason.APPLIANCE_DRAINED,
-        )
-    ]
-    for attempt in stopping:
-        message = f"Stopping to move: {attempt.place_name} is drained."
-        record_event(session, attempt.job, message=message, now=now)
-    bump_generations(session, {attempt.appliance_id for attempt in stopping})
-    return len(stopping)
+    return stop_attempts(
+        session,
+        stoppable_attempts(session, is_overdue),
+        Reason.APPLIANCE_DRAINED,
+        lambda attempt: f"Stopping to move: {attempt.place_name} is drained.",
+        now=now,
+    )

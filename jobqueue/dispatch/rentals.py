@@ -9,12 +9,11 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.desired_state import allocated_attempts
+from jobqueue.dispatch.desired_state import allocated_attempts, stoppable_attempts
 from jobqueue.jobs.retries import end_job
-from jobqueue.jobs.transitions import move_attempt, record_event
+from jobqueue.jobs.transitions import move_attempt, stop_attempts
 from jobqueue.models import Attempt
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
-from tenants.fleet.appliances import bump_generations
 from tenants.models.rentals import Grant
 
 
@@ -31,24 +30,13 @@ def stop_unrented(session: Session, *, now: datetime) -> int:
         ~usable.exists(),
     )
     idents = session.scalars(ended).all()
-    stopping = [
-        attempt
-        for attempt in (allocated_attempts(session, Attempt.id.in_(idents)) if idents else ())
-        if attempt.job.stop_requested_at is None
-        and move_attempt(
-            session,
-            attempt.id,
-            attempt.state,
-            expected={attempt.state},
-            stop_reason=Reason.CONTRACT_ENDED,
-        )
-    ]
-    for attempt in stopping:
-        offer = attempt.placement.get("offer", "")
-        message = f"Stopping to move: the contract about {offer or 'its appliance'} has ended."
-        record_event(session, attempt.job, message=message, now=now)
-    bump_generations(session, {attempt.appliance_id for attempt in stopping})
-    return len(stopping)
+    attempts = stoppable_attempts(session, Attempt.id.in_(idents)) if idents else []
+    return stop_attempts(session, attempts, Reason.CONTRACT_ENDED, _contract_ended, now=now)
+
+
+def _contract_ended(attempt: Attempt) -> str:
+    offer = attempt.placement.get("offer", "")
+    return f"Stopping to move: the contract about {offer or 'its appliance'} has ended."
 
 
 def lose_attempts_at(session: Session, provider_id: str, *, now: datetime) -> int:

@@ -2,11 +2,12 @@
 
 from datetime import datetime
 
-from sqlalchemy import Double, ForeignKey, Index, String
+from sqlalchemy import Double, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
+from tenants.models.columns import reference
 
 
 class FairShareUsage(Base):
@@ -18,9 +19,7 @@ class FairShareUsage(Base):
 
     __tablename__ = "fair_share_usage"
 
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     project_id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
     user_id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
     gpu_seconds: Mapped[float] = mapped_column(Double)
@@ -38,9 +37,7 @@ class StartForecast(Base):
     __table_args__ = (Index("ix_start_forecasts_tenant_id_made_at", "tenant_id", "made_at"),)
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
     job_id: Mapped[str] = mapped_column(String(ID_LENGTH), index=True)
     made_at: Mapped[datetime]
     expected_start_at: Mapped[datetime]

@@ -13,12 +13,11 @@ from core.db import begin_writing
 from core.errors import ConflictError
 from core.guarded_update import changed_one
 from jobqueue.holds.models import JobHold
-from jobqueue.jobs.transitions import move_attempt, record_event
+from jobqueue.jobs.transitions import stop_attempts
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import HoldView
 from jobqueue.states import ALLOCATED_STATES, Reason
 from jobqueue.usage.ledger import WANTS_GPUS
-from tenants.fleet.appliances import bump_generation
 from tenants.models import Tenant
 
 BUDGET_SPENT = "budget_spent"
@@ -106,19 +105,9 @@ def stop_held(session: Session, source_id: str, *, now: datetime) -> int:
         statement = statement.where(Job.user_id == hold.user_id)
     if hold.is_for_rentals:
         statement = statement.where(Attempt.contract_id.is_not(None))
-    stopped = 0
-    for attempt in session.scalars(statement.order_by(Attempt.id).limit(STOP_BATCH)).unique().all():
-        if move_attempt(
-            session,
-            attempt.id,
-            attempt.state,
-            expected={attempt.state},
-            stop_reason=Reason.BUDGET_SPENT,
-        ):
-            stopped += 1
-            bump_generation(session, attempt.appliance_id)
-            record_event(session, attempt.job, message=f"Stopping: {hold.reason}", now=now)
-    return stopped
+    attempts = session.scalars(statement.order_by(Attempt.id).limit(STOP_BATCH)).unique().all()
+    message = f"Stopping: {hold.reason}"
+    return stop_attempts(session, attempts, Reason.BUDGET_SPENT, lambda _: message, now=now)
 
 
 def _void_plans(session: Session, tenant_id: str) -> None:

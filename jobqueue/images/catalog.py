@@ -226,7 +226,6 @@ def delete_image(
         record(
             session,
             action="image.deleted",
-            target_kind="image",
             target_id=image_id,
             target_name=f"{repository}:{', '.join(tags)}"[:200],
             tenant_id=images[0].tenant_id,

@@ -3,12 +3,11 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, String, UniqueConstraint
+from sqlalchemy import BigInteger, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
-from core.ids import ID_LENGTH
-from tenants.models.columns import exact_text
+from tenants.models.columns import exact_text, tenant_column
 
 
 class Image(Base):
@@ -21,9 +20,7 @@ class Image(Base):
     __table_args__ = (UniqueConstraint("repository", "tag"),)
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str | None] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    tenant_id: Mapped[str | None] = tenant_column()
     repository: Mapped[str] = mapped_column(String(255))
     tag: Mapped[str] = mapped_column(exact_text(128))
     digest: Mapped[str] = mapped_column(String(100))

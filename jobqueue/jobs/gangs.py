@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.shown import with_attempts
 from jobqueue.jobs.transitions import (
+    change_attempt,
     move_all,
-    move_attempt,
     move_job,
     record_event,
     record_events,
@@ -165,7 +165,7 @@ def _stop_running(
     stopping = [
         other
         for other in session.scalars(running.order_by(Attempt.id)).unique().all()
-        if move_attempt(session, other.id, other.state, expected={other.state}, **values)
+        if change_attempt(session, other, **values)
     ]
     for other in stopping:
         # Pages show why while its container stops.

@@ -94,21 +94,8 @@ def settings_of(session: Session, tenant_id: str) -> QueueSettings:
     row = session.get(TenantQueueSettings, tenant_id)
     if row is None:
         return QueueSettings()
-    return QueueSettings(
-        placement_policy=row.placement_policy,
-        max_gpus_per_user=row.max_gpus_per_user,
-        max_gpus=row.max_gpus,
-        allows_preemption=row.allows_preemption,
-        data_roots=[DataRoot(**root) for root in row.data_roots],
-        job_retention_days=row.job_retention_days,
-        ordering=msgspec.convert(row.ordering or {}, OrderSettings),
-        isolation_between_users=row.isolation_between_users,
-        isolation_between_projects=row.isolation_between_projects,
-        allows_gang_egress=row.allows_gang_egress,
-        allows_host_network=row.allows_host_network,
-        encrypts_gang_networks=row.encrypts_gang_networks,
-        longest_fetch_minutes=row.longest_fetch_minutes,
-    )
+    stored = {name: getattr(row, name) for name in QueueSettings.__dataclass_fields__}
+    return msgspec.convert({**stored, "ordering": row.ordering or {}}, QueueSettings)
 
 
 def set_settings(

@@ -5,7 +5,7 @@ update: the row changes only while it is in an expected state, and the caller le
 A move that the tables of `jobqueue.states` don't allow raises `TransitionError`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -26,8 +26,10 @@ from jobqueue.states import (
     UPDATE_TRANSITIONS,
     AttemptState,
     JobState,
+    Reason,
     UpdateState,
 )
+from tenants.fleet.appliances import bump_generations
 
 MAX_MESSAGE_LENGTH = 2000
 _FINAL = frozenset(state for state in JobState if state.is_final)
@@ -70,6 +72,42 @@ def move_attempt(
     """Move an attempt to a state, as `move_job` does with `ATTEMPT_TRANSITIONS`."""
     sources = _checked_sources(ATTEMPT_TRANSITIONS, to, expected)
     return _update(session, Attempt, attempt_id, sources, {"state": to, **values})
+
+
+def change_job(session: Session, job: Job, **values: object) -> bool:
+    """Write columns of a job that is still in its state; return whether it was."""
+    return move_job(session, job.id, job.state, expected={job.state}, **values)
+
+
+def change_attempt(session: Session, attempt: Attempt, **values: object) -> bool:
+    """Write columns of an attempt that is still in its state; return whether it was."""
+    return move_attempt(session, attempt.id, attempt.state, expected={attempt.state}, **values)
+
+
+def stop_attempts(
+    session: Session,
+    attempts: Iterable[Attempt],
+    reason: Reason,
+    message: Callable[[Attempt], str],
+    *,
+    now: datetime,
+) -> int:
+    """Let agents stop attempts for a reason of the queue; return how many had not ended.
+
+    Args:
+        session: the session.
+        attempts: with resources.
+        reason: why they stop.
+        message: returns what the history of an attempt's job says.
+        now: the time.
+    """
+    stopping = [
+        attempt for attempt in attempts if change_attempt(session, attempt, stop_reason=reason)
+    ]
+    for attempt in stopping:
+        record_event(session, attempt.job, message=message(attempt), now=now)
+    bump_generations(session, {attempt.appliance_id for attempt in stopping})
+    return len(stopping)
 
 
 def move_all(

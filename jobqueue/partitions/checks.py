@@ -7,17 +7,11 @@ from difflib import get_close_matches
 from typing import Annotated
 
 from core.spec import About, limit_errors
-from jobqueue.partitions.fleet import (
-    GPU,
-    SharingAppliance,
-    covered,
-    listed,
-    profiles_by_model,
-)
+from jobqueue.partitions.fleet import SharingAppliance, covered, listed, profiles_by_model
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.partitions.mig import place_layout, slots_of
 from jobqueue.partitions.models import MAX_MODEL_WORD_LENGTH, MAX_NAME_LENGTH
-from jobqueue.partitions.orders import Policy
+from jobqueue.partitions.orders import GPU, Policy
 from protocol.gpu_slices import MAX_INSTANCES, MAX_SHARES, MIGProfile, PartitionMode
 from tenants.fleet.appliance_changes import label_errors
 

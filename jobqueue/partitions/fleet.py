@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from jobqueue.models import Attempt
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.partitions.mig import valid_profiles
-from jobqueue.partitions.orders import Policy, covers
+from jobqueue.partitions.orders import GPU, Policy, covers, sharing_hardware
 from jobqueue.rentals import on_appliances_of_tenant
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import MIGProfile, PartitionMode
@@ -23,22 +23,6 @@ from tenants.models import Appliance
 
 Profiles = tuple[MIGProfile, ...]
 MAX_LISTED = 3
-
-
-class GPU(msgspec.Struct, frozen=True):
-    """A GPU of the inventory, without what policies don't need."""
-
-    uuid: str
-    model: str = ""
-    memory_bytes: int = 0
-    is_mig_capable: bool = False
-    is_mig_enabled: bool = False
-    mig_profiles: Profiles = ()
-
-
-class _Report(msgspec.Struct):
-    gpus: list[GPU] = []
-    partition_modes: list[str] = []
 
 
 class SharingAppliance(NamedTuple):
@@ -228,10 +212,7 @@ def _labels(stored: str) -> frozenset[tuple[str, str]]:
 
 
 def _parse(inventory: str, _health: str | None) -> tuple[Sequence[GPU], frozenset[str]]:
-    try:
-        report = msgspec.json.decode(inventory, type=_Report)
-    except msgspec.ValidationError:
-        return (), frozenset()
+    report = sharing_hardware(inventory)
     # GPUs of a model have the same profiles, so those of a fleet share them.
     gpus = [
         msgspec.structs.replace(gpu, mig_profiles=_same(gpu.mig_profiles)) for gpu in report.gpus

@@ -27,17 +27,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 WHOLE = Policy(mode=PartitionMode.WHOLE)
 
 
-class _GPU(msgspec.Struct):
-    """A GPU of the inventory, without what orders don't need."""
+class GPU(msgspec.Struct, frozen=True):
+    """A GPU of the inventory, without what policies don't need: that is most of it."""
 
     uuid: str
     model: str = ""
+    memory_bytes: int = 0
+    is_mig_capable: bool = False
     is_mig_enabled: bool = False
-    mig_profiles: list[MIGProfile] = []
+    mig_profiles: tuple[MIGProfile, ...] = ()
 
 
-class _Hardware(msgspec.Struct):
-    gpus: list[_GPU] = []
+class SharingHardware(msgspec.Struct):
+    """The GPUs of an inventory, and the modes in which its agent can share them."""
+
+    gpus: list[GPU] = []
     partition_modes: list[str] = []
 
 
@@ -86,7 +90,7 @@ def ordered_partitions(session: Session, appliance_id: str) -> list[GPUPartition
     row = session.execute(statement).one_or_none()
     if row is None:
         return []
-    policies, hardware = policies_of(session, row.tenant_id), _hardware(row[2])
+    policies, hardware = policies_of(session, row.tenant_id), sharing_hardware(row[2])
     if not hardware.partition_modes:
         return []
     return [
@@ -109,8 +113,9 @@ def placed_layout(policy: Policy, profiles: tuple[MIGProfile, ...]) -> tuple[MIG
     return tuple(place_layout(profiles, policy.layout) or ())
 
 
-def _hardware(inventory: str) -> _Hardware:
+def sharing_hardware(inventory: str) -> SharingHardware:
+    """Return what an inventory says of GPUs; nothing if it is invalid."""
     try:
-        return msgspec.json.decode(inventory, type=_Hardware)
+        return msgspec.json.decode(inventory, type=SharingHardware)
     except msgspec.ValidationError:
-        return _Hardware()
+        return SharingHardware()

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Unpack
 
+from msgspec import convert
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
@@ -171,16 +172,7 @@ def move_policy(
 
 def request_like(policy: GPUPartitionPolicy, *, position: int | None = None) -> PolicyRequest:
     """Return a request for the same policy."""
-    return PolicyRequest(
-        name=policy.name,
-        mode=policy.mode,
-        gpu_model=policy.gpu_model,
-        labels=policy.labels,
-        layout=policy.layout,
-        may_change_layout=policy.may_change_layout,
-        shares=policy.shares,
-        position=position,
-    )
+    return replace(convert(policy, PolicyRequest, from_attributes=True), position=position)
 
 
 def _save(

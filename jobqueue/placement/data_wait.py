@@ -14,7 +14,8 @@ import numpy as np
 
 from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.data_locality import DataLocality
-from jobqueue.placement.filters import DATA_CODE, Filter, count_free
+from jobqueue.placement.filters import DATA_CODE, Filter
+from jobqueue.placement.host_filters import count_free
 from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.views import JobView
 

@@ -16,8 +16,9 @@ import numpy as np
 from core.quantities import format_size
 from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.decisions import Action, Decision, in_order
-from jobqueue.placement.filters import Rejection, count_free
+from jobqueue.placement.filters import Rejection
 from jobqueue.placement.gangs import decide_all
+from jobqueue.placement.host_filters import count_free
 from jobqueue.placement.ledger import IN_QUEUE, Ledger
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import UNLIMITED, JobView, Part, Snapshot

@@ -13,7 +13,6 @@ import numpy as np
 
 from core.quantities import format_size
 from jobqueue.executors.abilities import Need, limit_of
-from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.cluster_filters import (
     busy_fact,
     down_fact,
@@ -28,7 +27,22 @@ from jobqueue.placement.cluster_filters import (
     wrong_images,
 )
 from jobqueue.placement.clusters import CPU_TOLERANCE
-from jobqueue.placement.ledger import Ints, Ledger, Mask
+from jobqueue.placement.host_filters import (
+    count_free,
+    count_text,
+    cpus_fact,
+    eligible_fact,
+    failed_fact,
+    gpus_free_fact,
+    memory_fact,
+    not_isolated,
+    not_isolated_fact,
+    only_used_outside,
+    partitioned,
+    partitioned_fact,
+    too_few_usable,
+)
+from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.rental_filters import (
     GRANT_FILTERS,
     full_contracts,
@@ -38,7 +52,6 @@ from jobqueue.placement.rental_filters import (
     refusing_fact,
 )
 from jobqueue.placement.views import JobShape
-from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
 
 MAX_EXAMPLES = 3
@@ -163,38 +176,6 @@ def most_relevant_first(rejections: Sequence[Rejection]) -> list[Rejection]:
     return sorted(rejections, key=lambda rejected: -_ORDER[rejected.code])
 
 
-def count_free(ledger: Ledger, shape: JobShape) -> Ints:
-    """Return for each appliance the number of GPUs with the capacity that the job needs."""
-    counts: Ints = np.count_nonzero(ledger.with_room(shape), axis=0)
-    return counts
-
-
-def gpus_free_text(ledger: Ledger, shape: JobShape, place: int) -> str:
-    """Return what is free on an appliance, such as `3 of 8 GPUs free`."""
-    count = np.count_nonzero(ledger.with_room(shape)[:, place])
-    free = "free" if shape.slice is None else "with room"
-    facts = [f"{count} of {ledger.gpus_total[place]} GPUs {free}"]
-    failed, outside = ledger.gpus_failed[place], ledger.gpus_outside[place]
-    switching = sum(gpu.is_switching for gpu in ledger.views[place].gpus)
-    notes = [
-        (failed, "failed"),
-        (outside, "used outside of jobs"),
-        (switching, "to be partitioned anew once idle"),
-    ]
-    facts += [f"{number} {note}" for number, note in notes if number]
-    return ", ".join(facts)
-
-
-def requested_text(shape: JobShape) -> str:
-    """Return the requested GPUs, such as `4 requested` or `1 with 40 GiB requested`."""
-    if shape.slice is not None:
-        return f"{shape.slice.need} requested"
-    share = f"{shape.gpu_milli / WHOLE_GPU:g} of " if shape.gpu_milli < WHOLE_GPU else ""
-    models = f" {' or '.join(sorted(shape.gpu_models))}" if shape.gpu_models else ""
-    memory = f" with {format_size(shape.gpu_memory_bytes)}" if shape.gpu_memory_bytes else ""
-    return f"{share}{shape.gpus}{models}{memory} requested"
-
-
 def _of_hosts(reason: Filter) -> Filter:
     """Return a filter by the resources of the host, which a connector's don't matter to."""
 
@@ -254,92 +235,6 @@ def _unable_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     return next(missing[need] for need in sorted(shape.needs & missing.keys()))
 
 
-def _too_few_usable(ledger: Ledger, shape: JobShape) -> Mask:
-    usable = np.count_nonzero(ledger.eligible(shape) & ledger.usable, axis=0)
-    is_too_small: Mask = shape.gpus > usable
-    return is_too_small
-
-
-def _failed_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
-    view = ledger.views[place]
-    failed = [gpu for gpu in view.gpus if gpu.is_failed]
-    causes = ", ".join(sorted({gpu.failure for gpu in failed if gpu.failure}))
-    why = f" ({causes})" if causes else ""
-    has = f"has {_count(len(view.gpus), 'GPU')}, {len(failed)} failed{why}"
-    return f"{has}, {requested_text(shape)}"
-
-
-def _eligible_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
-    kind = "of that memory" if not shape.gpu_models else "of that kind"
-    unknown = sum(not gpu.memory_bytes for gpu in ledger.views[place].gpus)
-    note = f" and {unknown} of unknown memory" if unknown and shape.gpu_memory_bytes else ""
-    count = _count(sum(ledger.eligible_at(place, shape)), "GPU")
-    return f"has {count} {kind}{note}, {requested_text(shape)}"
-
-
-def _used_outside(ledger: Ledger, shape: JobShape) -> Mask:
-    """Reject appliances where only programs outside of jobs keep the job from its GPUs."""
-    free = count_free(ledger, shape)
-    blocked = np.count_nonzero(ledger.used_outside & ledger.eligible(shape), axis=0)
-    is_blocked: Mask = (shape.gpus > free) & (shape.gpus <= free + blocked)
-    return is_blocked
-
-
-def _partitioned(ledger: Ledger, shape: JobShape) -> Mask:
-    """Reject appliances where only the partition of the GPUs keeps the job from them."""
-    if ledger.slices is None and shape.slice is None:
-        return np.zeros(ledger.size, np.bool_)
-    able = np.count_nonzero(ledger.eligible(shape), axis=0)
-    large = np.count_nonzero(ledger.large_enough(shape), axis=0)
-    is_partitioned: Mask = (shape.gpus > able) & (shape.gpus <= large)
-    return is_partitioned
-
-
-def _partitioned_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
-    if shape.slice is None:
-        count = np.count_nonzero(ledger.eligible(shape)[:, place])
-        total = _count(int(ledger.gpus_total[place]), "GPU")
-        return f"has {count} whole of {total}, the others are cut by MIG; {requested_text(shape)}"
-    kinds = [gpu.kind for gpu in ledger.views[place].gpus if gpu.kind is not None]
-    offered = sorted({profile.name for kind in kinds for profile in kind.offered})
-    modes = sorted({MODE_NAMES[kind.mode] for kind in kinds})
-    has = f"has {', '.join(offered)}" if offered else "has whole GPUs only"
-    has = f"has shares by {' and '.join(modes)}" if modes and not offered else has
-    return f"{has}, {requested_text(shape)}"
-
-
-def _not_isolated(ledger: Ledger, shape: JobShape) -> Mask:
-    """Reject appliances where only jobs that the job must not share a GPU with are in its way."""
-    if shape.slice is None or ledger.slices is None:
-        return np.zeros(ledger.size, np.bool_)
-    room = np.count_nonzero(ledger.with_room(shape, is_isolated=False), axis=0)
-    is_blocked: Mask = (room > 0) & (count_free(ledger, shape) == 0)
-    return is_blocked
-
-
-def _not_isolated_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
-    count = np.count_nonzero(ledger.with_room(shape, is_isolated=False)[:, place])
-    return (
-        f"{_count(int(count), 'GPU')} with room, where jobs of others run that the tenant wants "
-        f"isolated from it; {requested_text(shape)}"
-    )
-
-
-def _memory_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
-    free, total = max(int(ledger.memory_free[place]), 0), int(ledger.memory_total[place])
-    wanted = format_size(shape.memory_bytes)
-    return f"{format_size(free)} of {format_size(total)} of memory free, {wanted} requested"
-
-
-def _cpus_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
-    free, total = max(float(ledger.cpus_free[place]), 0.0), float(ledger.cpus_total[place])
-    return f"{free:g} of {total:g} CPU cores free, {shape.cpus:g} requested"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 _STATE_FACTS: dict[ApplianceState, str] = {
     ApplianceState.ENROLLED: "enrolled, no heartbeat yet",
     ApplianceState.UNREACHABLE: "unreachable",
@@ -369,7 +264,7 @@ _HOST_TOTALS: Sequence[Filter] = (
         "too_few_gpus",
         lambda ledger, shape: shape.gpus > ledger.gpus_total,
         lambda ledger, shape, at: (
-            f"has {_count(len(ledger.views[at].gpus), 'GPU')}, {shape.gpus} requested"
+            f"has {count_text(len(ledger.views[at].gpus), 'GPU')}, {shape.gpus} requested"
         ),
     ),
     Filter(
@@ -380,13 +275,13 @@ _HOST_TOTALS: Sequence[Filter] = (
             if shape.gpu_models
             else np.zeros(ledger.size, np.bool_)
         ),
-        _eligible_fact,
+        eligible_fact,
     ),
-    Filter("gpus_partitioned", _partitioned, _partitioned_fact),
+    Filter("gpus_partitioned", partitioned, partitioned_fact),
     Filter(
         "gpu_memory_too_small",
         lambda ledger, shape: shape.gpus > np.count_nonzero(ledger.eligible(shape), axis=0),
-        _eligible_fact,
+        eligible_fact,
     ),
     Filter(
         "too_few_cpus",
@@ -447,7 +342,7 @@ FEASIBLE: Sequence[Filter] = (
         lambda ledger, shape: ledger.failed & bool(shape.gpus),
         lambda ledger, _, at: f"failed ({ledger.views[at].failure}), accepts no GPU jobs",
     ),
-    _of_hosts(Filter("gpus_failed", _too_few_usable, _failed_fact)),
+    _of_hosts(Filter("gpus_failed", too_few_usable, failed_fact)),
     Filter(
         "cluster_unavailable",
         unavailable,
@@ -459,33 +354,33 @@ FEASIBLE: Sequence[Filter] = (
 _HOST_FREE: Sequence[Filter] = (
     Filter(
         "gpus_used_outside",
-        _used_outside,
-        lambda ledger, shape, at: f"{gpus_free_text(ledger, shape, at)}, {requested_text(shape)}",
+        only_used_outside,
+        gpus_free_fact,
         is_needed=lambda ledger, _: ledger.has_used_outside,
     ),
     Filter(
         "gpus_not_isolated",
-        _not_isolated,
-        _not_isolated_fact,
+        not_isolated,
+        not_isolated_fact,
         is_needed=lambda ledger, shape: shape.slice is not None and ledger.slices is not None,
     ),
     Filter(
         "gpus_busy",
         lambda ledger, shape: shape.gpus > count_free(ledger, shape),
-        lambda ledger, shape, at: f"{gpus_free_text(ledger, shape, at)}, {requested_text(shape)}",
+        gpus_free_fact,
         rank=lambda ledger, shape: -count_free(ledger, shape),
         is_needed=lambda _, shape: shape.gpus > 0,
     ),
     Filter(
         "cpus_busy",
         lambda ledger, shape: shape.cpus > ledger.cpus_free + CPU_TOLERANCE,
-        _cpus_fact,
+        cpus_fact,
         rank=lambda ledger, _: -ledger.cpus_free,
     ),
     Filter(
         "memory_busy",
         lambda ledger, shape: shape.memory_bytes > ledger.memory_free,
-        _memory_fact,
+        memory_fact,
         rank=lambda ledger, _: -ledger.memory_free,
     ),
 )

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, InvalidInputError
 from core.secretbox import SecretBox
 from jobqueue.jobs.gangs import gang_members
-from jobqueue.jobs.transitions import move_job, record_event
+from jobqueue.jobs.transitions import change_job, record_event
 from jobqueue.models import Job
 from jobqueue.placement.views import PRIORITY_POINT
 from jobqueue.queue.service import get_job, submit_job
@@ -76,12 +76,10 @@ def set_priority(
     # A gang waits at the place of its first member.
     for member in gang_members(session, job):
         if member.id != job.id and member.state in WAITING:
-            values = {"priority": priority, "queue_at": queue_at}
-            move_job(session, member.id, member.state, expected={member.state}, **values)
+            change_job(session, member, priority=priority, queue_at=queue_at)
     # Its state changes when the queue starts it at the same time.
-    if job.state not in WAITING or not move_job(
-        session, job.id, job.state, expected={job.state}, priority=priority, queue_at=queue_at
-    ):
+    is_waiting = job.state in WAITING
+    if not is_waiting or not change_job(session, job, priority=priority, queue_at=queue_at):
         session.refresh(job)
         raise ConflictError(
             f"The job {job.name!r} is no longer waiting ({job.state.value}).", code="job_started"
@@ -97,7 +95,6 @@ def set_priority(
     record(
         session,
         action="job.changed",
-        target_kind="job",
         target_id=job.id,
         target_name=job.name,
         tenant_id=job.tenant_id,

@@ -9,12 +9,13 @@ times, are computed from its attempts.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Unpack
 
 from sqlalchemy import ColumnElement, and_, delete, exists, func, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from core.errors import ConflictError
-from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from core.paging import Columns, Page, Paging, list_page
 from jobqueue.fairshare.usage import charge_jobs
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.jobs.shown import with_attempts
@@ -60,19 +61,12 @@ def job_retention(
 
 
 def list_stuck_jobs(
-    session: Session,
-    scope: Scope,
-    *,
-    now: datetime,
-    sort: str = "",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
+    session: Session, scope: Scope, *, now: datetime, **paging: Unpack[Paging]
 ) -> Page[Job]:
     """Return the stuck jobs, the oldest first by default."""
     scope.require(Permission.OPERATE)
     statement = select(Job).where(_is_stuck(now)).options(*with_attempts()).order_by(Job.id)
-    statement = sorted_by(statement, sort, STUCK_JOB_SORTS, last=Job.id)
-    return paginate(session, statement, number=page, size=page_size)
+    return list_page(session, statement, STUCK_JOB_SORTS, last=Job.id, **paging)
 
 
 def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> tuple[Job, bool]:
@@ -122,7 +116,6 @@ def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
     record(
         session,
         action="job.deleted",
-        target_kind="job",
         target_id=job.id,
         target_name=job.name,
         tenant_id=job.tenant_id,
@@ -190,8 +183,6 @@ def _delete(
         record(
             session,
             action="job.cleaned",
-            target_kind="job",
-            target_id=None,
             target_name=f"{len(job_ids)} jobs that ended before {before:%Y-%m-%d}",
             tenant_id=tenant_id,
             after={"jobs": len(job_ids), "ended_before": before.isoformat()},

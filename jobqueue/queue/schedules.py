@@ -7,7 +7,7 @@ jobs: `jobqueue.queue.schedule_runs` submits what is due.
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 from zoneinfo import ZoneInfo
 
 from msgspec import structs
@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
-from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
+from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from core.secretbox import SecretBox
 from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
@@ -54,19 +54,12 @@ class ScheduleRequest:
     missed: Missed = field(default=Missed.SKIP)
 
 
-def list_schedules(
-    session: Session,
-    scope: Scope,
-    *,
-    sort: str = "name",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
-) -> Page[JobSchedule]:
-    """Return the schedules visible to the scope."""
+def list_schedules(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page[JobSchedule]:
+    """Return the schedules visible to the scope, by name by default."""
     scope.require(Permission.VIEW)
     statement = scope.select(select(JobSchedule), JobSchedule)
-    ordered = sorted_by(statement, sort, SCHEDULE_SORTS, last=JobSchedule.id)
-    return paginate(session, ordered, number=page, size=page_size)
+    ordered = statement.order_by(JobSchedule.name, JobSchedule.id)
+    return list_page(session, ordered, SCHEDULE_SORTS, last=JobSchedule.id, **paging)
 
 
 def get_schedule(session: Session, scope: Scope, schedule_id: str) -> JobSchedule:

@@ -14,6 +14,7 @@ from core.errors import ConflictError
 from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.gangs import stops_together
 from jobqueue.jobs.transitions import (
+    change_job,
     move_all,
     move_attempt,
     move_job,
@@ -66,7 +67,6 @@ def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> J
         record(
             session,
             action="job.stop_requested",
-            target_kind="job",
             target_id=job.id,
             target_name=job.name,
             tenant_id=job.tenant_id,
@@ -101,7 +101,6 @@ def stop_array(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
         record(
             session,
             action="job.stop_requested",
-            target_kind="job",
             target_id=job.array_id,
             target_name=job.name,
             tenant_id=job.tenant_id,
@@ -212,7 +211,7 @@ def _request_stop(session: Session, job: Job, scope: Scope, *, now: datetime) ->
         raise ConflictError(message, code="job_ended")
     if job.stop_requested_at is not None:
         return True
-    if not move_job(session, job.id, job.state, expected={job.state}, stop_requested_at=now):
+    if not change_job(session, job, stop_requested_at=now):
         return False
     session.refresh(job)
     if job.attempt is not None:

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Unpack
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
 from core.errors import NotFoundError
-from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, list_page
+from core.paging import Columns, Page, Paging, list_page
 from datasets.models import DataPart
 from jobqueue.models import Attempt, Job
 from jobqueue.results.announcements import parts_of, path_hash
@@ -53,29 +54,14 @@ ReadPart = Callable[[str, Part, int, int], bytes]
 
 
 def list_artifacts(
-    session: Session,
-    scope: Scope,
-    job_id: str,
-    *,
-    prefix: str = "",
-    sort: str = "",
-    page: int = 1,
-    page_size: int = DEFAULT_PAGE_SIZE,
+    session: Session, scope: Scope, job_id: str, *, prefix: str = "", **paging: Unpack[Paging]
 ) -> Page[Artifact]:
     """Return files of a job whose paths begin with a prefix, by path."""
     job = _job(session, scope, job_id)
     statement = select(Artifact).where(Artifact.job_id == job.id).order_by(Artifact.path)
     if prefix:
         statement = statement.where(Artifact.path.startswith(prefix, autoescape=True))
-    return list_page(
-        session,
-        statement,
-        ARTIFACT_SORTS,
-        last=Artifact.id,
-        sort=sort,
-        page=page,
-        page_size=page_size,
-    )
+    return list_page(session, statement, ARTIFACT_SORTS, last=Artifact.id, **paging)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

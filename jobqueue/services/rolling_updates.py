@@ -345,7 +345,6 @@ def _note(
     record(
         session,
         action="job.updated",
-        target_kind="job",
         target_id=job.id,
         target_name=job.name,
         tenant_id=job.tenant_id,

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from core.errors import ConflictError, InvalidInputError
 from jobqueue.jobs.arrays import add_other_tasks
-from jobqueue.jobs.transitions import move_job
+from jobqueue.jobs.transitions import change_job
 from jobqueue.models import Job, ServiceUpdate
 from jobqueue.placement.views import queue_time
 from jobqueue.queue.service import get_job, reserve_jobs
@@ -55,7 +55,6 @@ def scale_service(
         record(
             session,
             action="job.scaled",
-            target_kind="job",
             target_id=job.id,
             target_name=job.name,
             tenant_id=job.tenant_id,
@@ -137,8 +136,9 @@ def columns_of(service_update: ServiceUpdate) -> dict[str, Any]:
 def _number(session: Session, running: Sequence[Job], *, size: int) -> None:
     for number, instance in enumerate(running):
         index = number if instance.array_index is None else instance.array_index
-        values = {"array_id": service_id(instance), "array_index": index, "array_size": size}
-        move_job(session, instance.id, instance.state, expected={instance.state}, **values)
+        change_job(
+            session, instance, array_id=service_id(instance), array_index=index, array_size=size
+        )
 
 
 def _add(session: Session, running: Sequence[Job], count: int, *, now: datetime) -> None:

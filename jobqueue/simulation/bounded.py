@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -57,6 +58,14 @@ class BoundedTask(msgspec.Struct, kw_only=True):
 TaskType = TypeVar("TaskType", bound=BoundedTask)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a task ended: its results as JSON, or why there are none, for users."""
+
+    results: str = ""
+    error: str = ""
+
+
 class BoundedProcess:
     """A process that runs a task, with its folder; it never waits for it.
 
@@ -67,14 +76,14 @@ class BoundedProcess:
     Attributes:
         tenant_id: whose task it is.
         until: when it is too late.
-        percent: the part that was done when `percent` was stored last.
     """
 
     def __init__(self, module: str, task: BoundedTask) -> None:
         self.folder = TemporaryDirectory(prefix="vedette-task-")
         self.tenant_id = task.tenant_id
-        self.until = task.now + timedelta(seconds=task.max_cpu_seconds)
-        self.percent = 0
+        self._limit = timedelta(seconds=task.max_cpu_seconds)
+        self.until = task.now + self._limit
+        self._percent = 0
         task.folder = self.folder.name
         # A file without a name: the URL may have a password, and a pipe would let this wait.
         with TemporaryFile() as stdin:
@@ -92,17 +101,30 @@ class BoundedProcess:
         """Return whether it has not ended."""
         return self.process.poll() is None
 
-    def progress(self) -> int:
-        """Return the percent that is done."""
-        return int(self._read(_PROGRESS) or 0)
+    def follow(
+        self, now: datetime, store: Callable[[int], object], *, if_late: str = "", if_killed: str
+    ) -> Outcome | None:
+        """Return how the task ended, and end the process; None while it runs in time.
 
-    def results(self) -> str:
-        """Return the results as JSON; nothing if there are none, or they are too large."""
-        return self._read(_RESULTS).decode()
-
-    def error(self) -> str:
-        """Return why it failed, for users; nothing if it was killed."""
-        return self._read(_ERROR).decode()
+        Args:
+            now: the time.
+            store: is called with the percent that is done, when that has changed.
+            if_late: what to do if it took too long, for users.
+            if_killed: what to show users if it was killed at one of its bounds.
+        """
+        is_late = self.is_running
+        if is_late and now < self.until:
+            percent = int(self._read(_PROGRESS) or 0)
+            if percent != self._percent:
+                self._percent = percent
+                store(percent)
+            return None
+        results, error = self._read(_RESULTS).decode(), self._read(_ERROR).decode()
+        self.stop()
+        if results and not is_late:
+            return Outcome(results=results)
+        late = f"It took more than {self._limit // timedelta(minutes=1)} minutes.{if_late}"
+        return Outcome(error=error or (late if is_late else if_killed))
 
     def stop(self) -> None:
         """End the process, and delete its folder."""

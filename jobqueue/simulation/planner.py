@@ -27,6 +27,7 @@ from jobqueue.placement.views import (
     RunningJob,
     Snapshot,
 )
+from jobqueue.projects.quotas import LIMITS
 from jobqueue.simulation.order import START
 from jobqueue.simulation.protection import Protection
 from jobqueue.simulation.recording import RecordedJob, RecordedReservation, Recording
@@ -289,13 +290,7 @@ def _projects(recording: Recording) -> list[ProjectView]:
             parent_id=str(project.parent) if project.parent else None,
             shares=project.shares,
             quotas=[
-                QuotaView(
-                    key=quota.key,
-                    guaranteed=quota.guaranteed,
-                    maximum=quota.maximum,
-                    lending_limit=quota.lending_limit,
-                    borrowing_limit=quota.borrowing_limit,
-                )
+                QuotaView(key=quota.key, **{name: getattr(quota, name) for name in LIMITS})
                 for quota in project.quotas
             ],
         )

@@ -70,28 +70,21 @@ class SimulationRunner:
             self.runs.popitem()[1].stop()
 
     def _follow(self, ident: str, run: BoundedProcess, now: datetime) -> None:
-        is_late = run.is_running
-        if is_late and now < run.until:
-            percent = run.progress()
-            if percent != run.percent:
-                run.percent = percent
-                self._update(ident, progress_percent=percent)
-            return
-        results, error = run.results(), run.error()
-        del self.runs[ident]
-        run.stop()
-        if results and not is_late:
-            self._update(ident, progress_percent=100, results=results)
-            self._finish(ident, SimulationState.SUCCEEDED, "", now=now)
-            return
-        minutes = self._max_duration // timedelta(minutes=1)
-        message = error or (
-            f"It took more than {minutes} minutes. Choose a shorter period, or fewer policies."
-            if is_late
-            else "It was stopped: it needed more memory or processor time than it may use, or its "
-            "results are too large. Choose a shorter period."
+        outcome = run.follow(
+            now,
+            lambda percent: self._update(ident, progress_percent=percent),
+            if_late=" Choose a shorter period, or fewer policies.",
+            if_killed="It was stopped: it needed more memory or processor time than it may use, or "
+            "its results are too large. Choose a shorter period.",
         )
-        self._finish(ident, SimulationState.FAILED, message, now=now)
+        if outcome is None:
+            return
+        del self.runs[ident]
+        if outcome.results:
+            self._update(ident, progress_percent=100, results=outcome.results)
+            self._finish(ident, SimulationState.SUCCEEDED, "", now=now)
+        else:
+            self._finish(ident, SimulationState.FAILED, outcome.error, now=now)
 
     def _start(self, waiting: Sequence[Row[str, str, SimulationState]], now: datetime) -> None:
         for row in waiting:

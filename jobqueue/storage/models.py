@@ -3,12 +3,12 @@
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, ForeignKey, String
+from sqlalchemy import JSON
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base
-from core.ids import ID_LENGTH
 from tenants.models.audit import Audited
+from tenants.models.columns import reference, tenant_column
 
 
 class ContainerStorage(Base):
@@ -20,12 +20,8 @@ class ContainerStorage(Base):
 
     __tablename__ = "container_storage"
 
-    appliance_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("appliances.id", ondelete="CASCADE"), primary_key=True
-    )
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), index=True
-    )
+    appliance_id: Mapped[str] = reference("appliances.id", primary_key=True)
+    tenant_id: Mapped[str] = tenant_column()
     report: Mapped[dict[str, Any]] = mapped_column(default=dict)
     reported_at: Mapped[datetime | None]
     cleanup: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
@@ -41,7 +37,5 @@ class CleanupPolicies(Base):
         kind="cleanup_policies", name="tenant_id", fields=("policies",), created="changed"
     )
 
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     policies: Mapped[dict[str, Any]]

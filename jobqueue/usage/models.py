@@ -2,11 +2,12 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import BigInteger, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
+from tenants.models.columns import reference
 
 MAX_MODEL_LENGTH = 200
 
@@ -29,9 +30,7 @@ class UsageEntry(Base):
 
     id: Mapped[str] = id_column()
     hour_at: Mapped[datetime] = mapped_column(index=True)
-    tenant_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
-    )
+    tenant_id: Mapped[str] = reference("tenants.id")
     user_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     job_id: Mapped[str] = mapped_column(String(ID_LENGTH))

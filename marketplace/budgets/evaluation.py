@@ -5,7 +5,6 @@ adds the messages to the outbox. A hold exists while 100 % are spent; a raised a
 the next month releases it.
 """
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,8 +20,6 @@ from jobqueue.projects.tree import ProjectTree
 from marketplace.budgets.models import Budget, BudgetAction, BudgetTarget
 from marketplace.budgets.spending import Spending
 from tenants.models import Tenant, TenantState, User
-
-log = logging.getLogger(__name__)
 
 LEVELS_PERCENT = (50, 80, 100)
 

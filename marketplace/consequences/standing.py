@@ -260,7 +260,6 @@ def add_event(
         record(
             session,
             action=f"standing.{change.kind.value}",
-            target_kind="standing",
             target_id=account.tenant_id,
             target_name=account.public_name,
             tenant_id=chain,

@@ -41,7 +41,6 @@ def record_change(
         record(
             session,
             action=f"contract.{verb}",
-            target_kind="contract",
             target_id=contract.id,
             target_name=contract.offer_name,
             tenant_id=tenant_of(contract, tenant_side),

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import BigInteger, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
@@ -39,9 +39,7 @@ class Rating(Base):
     )
 
     id: Mapped[str] = id_column()
-    contract_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("contracts.id", ondelete="CASCADE")
-    )
+    contract_id: Mapped[str] = reference("contracts.id")
     provider_id: Mapped[str] = mapped_column(String(ID_LENGTH))
     tenant_id: Mapped[str] = mapped_column(String(ID_LENGTH), index=True)
     month: Mapped[str] = mapped_column(String(7))

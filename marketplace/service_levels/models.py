@@ -5,13 +5,13 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from core.money import Amount
-from tenants.models.columns import enum_column
+from tenants.models.columns import enum_column, reference
 
 
 class BreachKind(StrEnum):
@@ -44,9 +44,7 @@ class ServiceBreach(Base):
     )
 
     id: Mapped[str] = id_column()
-    contract_id: Mapped[str] = mapped_column(
-        String(ID_LENGTH), ForeignKey("contracts.id", ondelete="CASCADE")
-    )
+    contract_id: Mapped[str] = reference("contracts.id")
     provider_id: Mapped[str] = mapped_column(String(ID_LENGTH))
     customer_id: Mapped[str] = mapped_column(String(ID_LENGTH), index=True)
     version_number: Mapped[int]

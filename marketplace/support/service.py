@@ -428,7 +428,6 @@ def _record(
     record(
         session,
         action=f"ticket.{verb}",
-        target_kind="ticket",
         target_id=ticket.id,
         target_name=ticket.title,
         tenant_id=scope.tenant_id,

@@ -2,6 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import delete
 
 from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
@@ -10,7 +13,6 @@ from marketplace.verification.answer_checks import answer_findings, slowed_findi
 from marketplace.verification.compliance import notify_expiring
 from marketplace.verification.findings import Finding, note
 from marketplace.verification.orders import Policy, order_due
-from marketplace.verification.retention import delete_old
 from marketplace.verification.sample_checks import sample_findings
 from marketplace.verification.service import (
     Answer,
@@ -20,9 +22,13 @@ from marketplace.verification.service import (
     settle_answer,
     slowed_together,
 )
+from tenants.models import Challenge, ChallengeOutcome
 from timeseries.store import Store, StoreUnavailableError
 
 log = logging.getLogger(__name__)
+
+# How long challenges are stored.
+RETENTION = timedelta(days=400)
 
 
 class VerificationTasks:
@@ -63,8 +69,11 @@ class VerificationTasks:
 
     def delete_old_challenges(self) -> None:
         """Delete challenges that are no evidence any more."""
+        is_over = Challenge.outcome != ChallengeOutcome.OPEN
+        is_old = Challenge.ordered_at < self._context.clock() - RETENTION
+        old = delete(Challenge).where(is_over, is_old)
         with transaction(self._context.sessions) as session:
-            delete_old(session, now=self._context.clock())
+            session.execute(old, execution_options={"synchronize_session": False})
 
     def _settle(self, answer: Answer) -> None:
         context = self._context

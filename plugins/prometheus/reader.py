@@ -34,7 +34,7 @@ MAX_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrometheusConfig:
+class PrometheusConfig(ScrapeLimits):
     """What to scrape, and the limits of each target.
 
     Attributes:
@@ -43,15 +43,7 @@ class PrometheusConfig:
         docker: whether containers that say that they have metrics are scraped.
         relabel: rules for targets.
         metric_relabel: rules for samples.
-        timeout_seconds: how long a scrape may take.
-        max_body_bytes: of an answer, unpacked.
-        max_samples: of a scrape.
-        max_labels: of a sample.
-        max_label_bytes: of a label's value.
         max_targets: how many targets are scraped.
-        honor_timestamps: whether times in an answer count.
-        honor_labels: whether a sample's label hides that of its target, instead of becoming
-            `exported_NAME`.
     """
 
     targets: tuple[TargetConfig, ...] = ()
@@ -59,14 +51,7 @@ class PrometheusConfig:
     docker: bool = True
     relabel: tuple[RelabelRule, ...] = ()
     metric_relabel: tuple[RelabelRule, ...] = ()
-    timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 5.0
-    max_body_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
-    max_samples: Annotated[int, Meta(ge=1)] = 20_000
-    max_labels: Annotated[int, Meta(ge=1)] = 64
-    max_label_bytes: Annotated[int, Meta(ge=1)] = 4096
     max_targets: Annotated[int, Meta(ge=1)] = 500
-    honor_timestamps: bool = True
-    honor_labels: bool = False
 
 
 class PrometheusPlugin(BasePlugin):
@@ -84,15 +69,6 @@ class PrometheusPlugin(BasePlugin):
         self._targets: dict[tuple[str, tuple[tuple[str, str], ...]], Target] = {}
         self._pool: urllib3.PoolManager | None = None
         self._threads: ThreadPoolExecutor | None = None
-        self._limits = ScrapeLimits(
-            timeout_seconds=config.timeout_seconds,
-            max_body_bytes=config.max_body_bytes,
-            max_samples=config.max_samples,
-            max_labels=config.max_labels,
-            max_label_bytes=config.max_label_bytes,
-            honor_timestamps=config.honor_timestamps,
-            honor_labels=config.honor_labels,
-        )
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Scrape all targets, several at once."""
@@ -107,7 +83,7 @@ class PrometheusPlugin(BasePlugin):
 
         def scrape_one(target: Target) -> list[Point]:
             rules = self._config.metric_relabel
-            return scrape(target, pool, limits=self._limits, rules=rules, now=now)
+            return scrape(target, pool, limits=self._config, rules=rules, now=now)
 
         points = [point for result in self._threads.map(scrape_one, targets) for point in result]
         for target, problem in zip(targets, before, strict=True):

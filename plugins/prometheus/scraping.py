@@ -5,8 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Annotated
 
 import urllib3
+from msgspec import Meta
 
 from core.clock import NS_PER_SECOND, to_ns
 from plugins.prometheus.discovery import ADDRESS, PATH, SCHEME
@@ -34,15 +36,26 @@ class ScrapeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeLimits:
-    """What a target may send; above, nothing of a scrape is stored."""
+    """What a target may send; above, nothing of a scrape is stored.
 
-    timeout_seconds: float
-    max_body_bytes: int
-    max_samples: int
-    max_labels: int
-    max_label_bytes: int
-    honor_timestamps: bool
-    honor_labels: bool
+    Attributes:
+        timeout_seconds: how long a scrape may take.
+        max_body_bytes: of an answer, unpacked.
+        max_samples: of a scrape.
+        max_labels: of a sample.
+        max_label_bytes: of a label's value.
+        honor_timestamps: whether times in an answer count.
+        honor_labels: whether a sample's label hides that of its target, instead of becoming
+            `exported_NAME`.
+    """
+
+    timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 5.0
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 16 * 1024 * 1024
+    max_samples: Annotated[int, Meta(ge=1)] = 20_000
+    max_labels: Annotated[int, Meta(ge=1)] = 64
+    max_label_bytes: Annotated[int, Meta(ge=1)] = 4096
+    honor_timestamps: bool = True
+    honor_labels: bool = False
 
 
 Head = tuple[str, Mapping[str, str]]

@@ -1,7 +1,6 @@
 """`/me`, `/tokens` and `/sessions`: the current user, their API tokens and browser sessions."""
 
 from datetime import timedelta
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -9,6 +8,7 @@ from marshmallow import Schema, fields, validate
 
 from core.zones import MAX_ZONE_LENGTH
 from portal.api.blueprint import APIBlueprint, Own
+from portal.api.objects import Objects
 from portal.api.schemas import (
     StrictSchema,
     about,
@@ -172,13 +172,20 @@ def change_own_password(body: dict[str, str]) -> None:
     sign_in.change_own_password(**body)
 
 
-@tokens.operation(
-    "GET", query=page_query(TOKEN_SORTS, default="-created_at"), answer=page_of(TokenSchema)
+token_objects = Objects(
+    tokens,
+    "/<token_id>",
+    read=get_api_token,
+    answer=TokenSchema,
+    model=APIToken,
+    etag=_TOKEN_ETAG,
 )
-def list_tokens(query: dict[str, Any]) -> dict[str, Any]:
-    """List your tokens, including revoked ones."""
-    with database() as session:
-        return envelope(list_api_tokens(session, current_scope(), **query))
+token_objects.lists(
+    "List your tokens, including revoked ones.",
+    list_api_tokens,
+    query=page_query(TOKEN_SORTS, default="-created_at"),
+    name="list_tokens",
+)
 
 
 @tokens.operation("POST", body=TokenRequestSchema, answer=NewTokenSchema, status=HTTPStatus.CREATED)
@@ -196,20 +203,12 @@ def create_token(body: dict[str, Any]) -> dict[str, Any]:
     return values_of(TokenSchema, token) | {"secret": secret}
 
 
-@tokens.operation("GET", "/<token_id>", answer=TokenSchema, etag=_TOKEN_ETAG)
-def show_token(token_id: str) -> APIToken:
-    """Return one of your tokens."""
-    with database() as session:
-        return get_api_token(session, current_scope(), token_id)
-
-
-@tokens.operation("DELETE", "/<token_id>", status=HTTPStatus.NO_CONTENT)
-def revoke_token(token_id: str) -> None:
-    """Revoke one of your tokens; requests with it are rejected from now on."""
-    with database() as session:
-        read = partial(get_api_token, session, current_scope(), token_id)
-        tokens.check_if_match(session, APIToken, token_id, read, _TOKEN_ETAG)
-        revoke_api_token(session, current_scope(), token_id, now=now())
+token_objects.shows("Return one of your tokens.", name="show_token")
+token_objects.deletes(
+    "Revoke one of your tokens; requests with it are rejected from now on.",
+    revoke_api_token,
+    name="revoke_token",
+)
 
 
 sessions = APIBlueprint("Sessions", "/sessions", "Your browser sessions.", reads=Own.UNLIMITED)

@@ -14,10 +14,8 @@ from portal.api.schemas import (
     StrictSchema,
     about,
     instant,
-    page_of,
     page_query,
     sort_field,
-    whole_list,
 )
 from portal.context import current_scope, database, now, portal
 from portal.installer.wheelhouse import agent_packages
@@ -171,13 +169,13 @@ def create(body: dict[str, Any]) -> dict[str, Any]:
         return with_counts(session, [rollout])[0]
 
 
-@agent_rollouts.operation("GET", "/versions", answer=page_of(AgentVersionSchema))
-def versions() -> dict[str, Any]:
-    """List the versions of the agents that are in service."""
-    with database() as session:
-        return whole_list(version_counts(session, current_scope()))
-
-
+objects.lists(
+    "List the versions of the agents that are in service.",
+    version_counts,
+    path="/versions",
+    answer=AgentVersionSchema,
+    name="versions",
+)
 objects.shows("Return a rollout.", has_etag=False)
 objects.lists(
     "List the appliances of a rollout, by stage and name.",

@@ -20,7 +20,8 @@ from datasets.prefetches import (
     version_numbers,
 )
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import about, envelope, instant, page_of, page_query
+from portal.api.objects import Objects
+from portal.api.schemas import about, instant, page_query
 from portal.api.spec_schemas import request_schema
 from portal.context import current_scope, database, now
 from protocol.datasets import CopyState
@@ -84,29 +85,29 @@ def _shown(session: Session, rows: Sequence[DatasetPrefetch]) -> list[dict[str, 
     ]
 
 
-@dataset_copies.operation(
-    "GET",
-    "/<dataset_id>/copies",
+objects = Objects(
+    dataset_copies,
+    "/<dataset_id>/prefetches/<prefetch_id>",
+    read=get_prefetch,
+    answer=PrefetchSchema,
+    shown=_shown,
+    model=DatasetPrefetch,
+)
+objects.lists(
+    "List in which caches the versions of a dataset are.",
+    list_copies,
     query=page_query(COPY_SORTS, default="appliance_name"),
-    answer=page_of(CopySchema),
+    path="/<dataset_id>/copies",
+    answer=CopySchema,
+    name="copies",
 )
-def copies(dataset_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    """List in which caches the versions of a dataset are."""
-    with database() as session:
-        return envelope(list_copies(session, current_scope(), dataset_id, **query))
-
-
-@dataset_copies.operation(
-    "GET",
-    "/<dataset_id>/prefetches",
+objects.lists(
+    "List the orders to have a dataset on appliances.",
+    list_prefetches,
     query=page_query(PREFETCH_SORTS, default="created_at"),
-    answer=page_of(PrefetchSchema),
+    path="/<dataset_id>/prefetches",
+    name="prefetches",
 )
-def prefetches(dataset_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    """List the orders to have a dataset on appliances."""
-    with database() as session:
-        page = list_prefetches(session, current_scope(), dataset_id, **query)
-        return envelope(page, _shown(session, page.items))
 
 
 @dataset_copies.operation(
@@ -128,24 +129,9 @@ def prefetch(dataset_id: str, body: dict[str, Any]) -> dict[str, Any]:
         return _shown(session, [row])[0]
 
 
-@dataset_copies.operation("GET", "/<dataset_id>/prefetches/<prefetch_id>", answer=PrefetchSchema)
-def show_prefetch(dataset_id: str, prefetch_id: str) -> dict[str, Any]:
-    """Return an order to have a dataset on appliances."""
-    with database() as session:
-        row = get_prefetch(session, current_scope(), dataset_id, prefetch_id)
-        return _shown(session, [row])[0]
-
-
-@dataset_copies.operation(
-    "DELETE", "/<dataset_id>/prefetches/<prefetch_id>", status=HTTPStatus.NO_CONTENT
+objects.shows("Return an order to have a dataset on appliances.", name="show_prefetch")
+objects.deletes(
+    "Delete an order; the copies stay until their place is needed.",
+    delete_prefetch,
+    name="cancel_prefetch",
 )
-def cancel_prefetch(dataset_id: str, prefetch_id: str) -> None:
-    """Delete an order; the copies stay until their place is needed."""
-
-    def read() -> dict[str, Any]:
-        row = get_prefetch(session, current_scope(), dataset_id, prefetch_id)
-        return _shown(session, [row])[0]
-
-    with database() as session:
-        dataset_copies.check_if_match(session, DatasetPrefetch, prefetch_id, read, PrefetchSchema)
-        delete_prefetch(session, current_scope(), dataset_id, prefetch_id)

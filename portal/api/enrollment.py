@@ -8,6 +8,7 @@ from marshmallow import Schema, fields, validate
 
 from portal.api.appliances import appliances
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
@@ -151,11 +152,13 @@ def create_enrollment(body: dict[str, Any]) -> dict[str, Any]:
     return _with_secret(token, secret)
 
 
-@enrollment_tokens.operation("GET", "/<enrollment_token_id>", answer=EnrollmentTokenSchema)
-def show(enrollment_token_id: str) -> EnrollmentToken:
-    """Return an enrollment token, without its secret."""
-    with database() as session:
-        return get_enrollment_token(session, current_scope(), enrollment_token_id)
+objects = Objects(
+    enrollment_tokens,
+    "/<enrollment_token_id>",
+    read=get_enrollment_token,
+    answer=EnrollmentTokenSchema,
+)
+objects.shows("Return an enrollment token, without its secret.")
 
 
 @enrollment_tokens.operation(
@@ -171,11 +174,11 @@ def show_progress(enrollment_token_id: str) -> dict[str, Any]:
     return values_of(EnrollmentProgressSchema, enrollment_progress(enrollment_token_id))
 
 
-@enrollment_tokens.operation("POST", "/<enrollment_token_id>/revoke", answer=EnrollmentTokenSchema)
-def revoke(enrollment_token_id: str) -> EnrollmentToken:
-    """Revoke a token; appliances that enrolled with it stay enrolled."""
-    with database() as session:
-        return revoke_enrollment_token(session, current_scope(), enrollment_token_id, now=now())
+objects.acts(
+    "Revoke a token; appliances that enrolled with it stay enrolled.",
+    revoke_enrollment_token,
+    "revoke",
+)
 
 
 @appliances.operation(

@@ -1,5 +1,6 @@
 """`/jobs/ID`: scale a service, update it instance by instance, and roll an update back."""
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -7,14 +8,13 @@ from marshmallow import Schema, fields
 
 from jobqueue.jobs.shown import shown_job
 from jobqueue.models import Job
+from jobqueue.queue.service import get_job
 from jobqueue.services.autoscaling.service import (
-    ScalingStatus,
     scaling_status,
     set_autoscaling,
 )
 from jobqueue.services.rolling_updates import (
     FIXED,
-    UpdateProgress,
     roll_back,
     update_progress,
     update_service,
@@ -24,6 +24,8 @@ from jobqueue.states import UpdateState
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import AutoscalingSchema, JobChangeSchema
 from portal.api.job_schemas import JobDetailSchema
+from portal.api.jobs import shown_jobs
+from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema, about, instant
 from portal.context import current_scope, database, now, portal
 from protocol.autoscaling import MAX_INSTANCES, Autoscaling
@@ -81,11 +83,14 @@ class ScalingStatusSchema(Schema):
     wake_seconds = fields.Float(allow_none=True, **about("How long the last wake-up took."))
 
 
-@job_services.operation("GET", "/<job_id>/autoscaling", answer=ScalingStatusSchema)
-def autoscaling(job_id: str) -> ScalingStatus:
-    """Return how a service scales by itself, and its last decision."""
-    with database() as session:
-        return scaling_status(session, current_scope(), job_id)
+objects = Objects(job_services, "/<job_id>", read=get_job, answer=JobDetailSchema, shown=shown_jobs)
+objects.shows_part(
+    "Return how a service scales by itself, and its last decision.",
+    scaling_status,
+    "autoscaling",
+    answer=ScalingStatusSchema,
+    name="autoscaling",
+)
 
 
 @job_services.operation(
@@ -100,22 +105,18 @@ def autoscale(job_id: str, body: dict[str, Any]) -> Job:
         )
 
 
-@job_services.operation("POST", "/<job_id>/autoscaling/remove", answer=JobDetailSchema)
-def remove_autoscaling(job_id: str) -> Job:
-    """Let a service scale by itself no longer; it has the instances that are awake."""
-    with database() as session:
-        return shown_job(
-            session, set_autoscaling(session, current_scope(), job_id, None, now=now())
-        )
-
-
-@job_services.operation("POST", "/<job_id>/scale", body=ScaleSchema, answer=JobDetailSchema)
-def scale(job_id: str, body: dict[str, Any]) -> Job:
-    """Add instances to a service, or stop those with the highest numbers."""
-    with database() as session:
-        return shown_job(
-            session, scale_service(session, current_scope(), job_id, body["instances"], now=now())
-        )
+objects.acts(
+    "Let a service scale by itself no longer; it has the instances that are awake.",
+    partial(set_autoscaling, policy=None),
+    "autoscaling/remove",
+    name="remove_autoscaling",
+)
+objects.acts(
+    "Add instances to a service, or stop those with the highest numbers.",
+    scale_service,
+    "scale",
+    body=ScaleSchema,
+)
 
 
 @job_services.operation("POST", "/<job_id>/update", body=JobUpdateSchema, answer=JobDetailSchema)
@@ -126,15 +127,15 @@ def update(job_id: str, body: dict[str, Any]) -> Job:
         return shown_job(session, update_service(session, scope, job_id, body, box=box, now=now()))
 
 
-@job_services.operation("GET", "/<job_id>/update", answer=UpdateProgressSchema)
-def progress(job_id: str) -> UpdateProgress:
-    """Return the latest update of a service."""
-    with database() as session:
-        return update_progress(session, current_scope(), job_id)
-
-
-@job_services.operation("POST", "/<job_id>/rollback", answer=JobDetailSchema)
-def rollback(job_id: str) -> Job:
-    """Give the instances of a service the values that they had before the latest update."""
-    with database() as session:
-        return shown_job(session, roll_back(session, current_scope(), job_id, now=now()))
+objects.shows_part(
+    "Return the latest update of a service.",
+    update_progress,
+    "update",
+    answer=UpdateProgressSchema,
+    name="progress",
+)
+objects.acts(
+    "Give the instances of a service the values that they had before the latest update.",
+    roll_back,
+    "rollback",
+)

@@ -1,5 +1,6 @@
 """`/jobs`: submit, list, follow and stop jobs."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -18,14 +19,13 @@ from jobqueue.states import JobState
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
 from portal.api.job_schemas import EventSchema, JobDetailSchema, JobSchema
+from portal.api.objects import Objects
 from portal.api.schemas import (
     KeysetQuery,
     StrictSchema,
     about,
     keyset_page_of,
-    page_of,
     sort_field,
-    whole_list,
 )
 from portal.context import current_scope, database, in_parts, now, portal
 from portal.presenters.arrays import listed
@@ -63,6 +63,11 @@ class PrioritySchema(StrictSchema):
     priority = fields.Integer(
         strict=True, required=True, validate=validate.Range(min=-MAX_PRIORITY, max=MAX_PRIORITY)
     )
+
+
+def shown_jobs(session: Session, rows: Sequence[Job]) -> list[Job]:
+    """Return changed jobs as they are shown."""
+    return [shown_job(session, job) for job in rows]
 
 
 @jobs.operation("GET", query=JobQuery, answer=keyset_page_of(JobSchema))
@@ -109,29 +114,21 @@ def delete(job_id: str) -> None:
     in_parts(delete_part)
 
 
-@jobs.operation("POST", "/<job_id>/retry", answer=JobDetailSchema, status=HTTPStatus.CREATED)
-def retry(job_id: str) -> Job:
-    """Submit a job again, as it is; one with secrets only by its user."""
-    with database() as session:
-        return shown_job(
-            session, retry_job(session, current_scope(), job_id, box=portal().secrets, now=now())
-        )
-
-
-@jobs.operation("POST", "/<job_id>/priority", body=PrioritySchema, answer=JobDetailSchema)
-def change_priority(job_id: str, body: dict[str, Any]) -> Job:
-    """Change the priority of a job that waits; above 0 only by an admin."""
-    with database() as session:
-        return shown_job(
-            session, set_priority(session, current_scope(), job_id, body["priority"], now=now())
-        )
-
-
-@jobs.operation("POST", "/<job_id>/stop", answer=JobDetailSchema)
-def stop(job_id: str) -> Job:
-    """Request that a job stops; idempotent."""
-    with database() as session:
-        return shown_job(session, stop_job(session, current_scope(), job_id, now=now()))
+objects = Objects(jobs, "/<job_id>", read=get_job, answer=JobDetailSchema, shown=shown_jobs)
+objects.acts(
+    "Submit a job again, as it is; one with secrets only by its user.",
+    retry_job,
+    "retry",
+    status=HTTPStatus.CREATED,
+)
+objects.acts(
+    "Change the priority of a job that waits; above 0 only by an admin.",
+    set_priority,
+    "priority",
+    body=PrioritySchema,
+    name="change_priority",
+)
+objects.acts("Request that a job stops; idempotent.", stop_job, "stop")
 
 
 @jobs.operation("POST", "/<job_id>/stop-array", answer=JobDetailSchema)
@@ -146,21 +143,18 @@ def stop_all(job_id: str) -> Job:
     return in_parts(stop_part)
 
 
-@jobs.operation("POST", "/<job_id>/make-secret", body=SecretNamesSchema, answer=JobDetailSchema)
-def hide_variables(job_id: str, body: dict[str, Any]) -> Job:
-    """Turn plain environment variables of a job into secrets.
-
-    Their values are not returned any more. Backups of the database may still have them.
-    """
-    with database() as session:
-        return shown_job(
-            session,
-            make_secret(session, current_scope(), job_id, body["names"], box=portal().secrets),
-        )
-
-
-@jobs.operation("GET", "/<job_id>/events", answer=page_of(EventSchema))
-def events(job_id: str) -> dict[str, Any]:
-    """List the events of a job, oldest first."""
-    with database() as session:
-        return whole_list(job_events(session, current_scope(), job_id))
+objects.acts(
+    "Turn plain environment variables of a job into secrets.\n\nTheir values are not returned any "
+    "more. Backups of the database may still have them.",
+    make_secret,
+    "make-secret",
+    body=SecretNamesSchema,
+    name="hide_variables",
+)
+objects.lists(
+    "List the events of a job, oldest first.",
+    job_events,
+    path="/<job_id>/events",
+    answer=EventSchema,
+    name="events",
+)

@@ -215,17 +215,13 @@ def withdraw(contract_id: str, number: int) -> Contract:
         return get_contract(session, scope, contract_id)
 
 
-@contracts.operation(
-    "POST",
-    "/<contract_id>/terminate",
-    answer=ContractSchema,
+objects.acts(
+    "End a contract at once, as the operator.",
+    end_contract,
+    "terminate",
     body=TerminationSchema,
     needs=Permission.MANAGE_TENANTS,
 )
-def terminate(contract_id: str, body: Mapping[str, Any]) -> Contract:
-    """End a contract at once, as the operator."""
-    with database() as session:
-        return end_contract(session, current_scope(), contract_id, **body, **_context())
 
 
 def _context() -> dict[str, Any]:

@@ -12,7 +12,6 @@ from marketplace.consequences.models import (
     MAX_ANSWER_LENGTH,
     MAX_APPEAL_LENGTH,
     MAX_NOTE_LENGTH,
-    Appeal,
     PolicyVersion,
     Standing,
     StandingEvent,
@@ -49,7 +48,7 @@ from portal.api.market_schemas import of_marketplace
 from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema, about, instant, page_query
 from portal.api.spec_schemas import DecimalField, request_schema, response_schema
-from portal.context import current_scope, database, mail_url, now
+from portal.context import current_scope, database, now
 from portal.presenters.standings import StandingView, standing_view
 from tenants.permissions import Permission
 
@@ -240,10 +239,6 @@ class AppealsQuery(page_query(APPEAL_SORTS, default="")):  # type: ignore[misc] 
     state = fields.Enum(AppealState, by_value=True, load_default=None)
 
 
-def _context() -> dict[str, Any]:
-    return {"now": now(), "mail_url": mail_url()}
-
-
 def _views(session: Session, rows: Sequence[Standing]) -> Sequence[StandingView]:
     return [standing_view(session, row, now=now()) for row in rows]
 
@@ -267,17 +262,14 @@ Objects(own, "", read=get_standing, answer=StandingEventSchema).lists(
     query=page_query(EVENT_SORTS, default=""),
     name="events",
 )
-
-
-@own.operation(
-    "POST", "/appeal", answer=AppealSchema, body=AppealRequestSchema, status=HTTPStatus.CREATED
+Objects(own, "", read=get_standing, answer=AppealSchema).acts(
+    "Appeal against the tenant's suspension; once for each suspension.",
+    appeal,
+    "appeal",
+    body=AppealRequestSchema,
+    name="make_appeal",
+    status=HTTPStatus.CREATED,
 )
-def make_appeal(body: Mapping[str, Any]) -> Appeal:
-    """Appeal against the tenant's suspension; once for each suspension."""
-    with database() as session:
-        return appeal(session, current_scope(), body["text"], now=now())
-
-
 Objects(standings, "", read=get_standing, answer=StandingEntrySchema, shown=_entries).lists(
     "List how providers stand, suspended ones first.", list_standings, query=StandingsQuery
 )
@@ -291,47 +283,34 @@ objects.lists(
     answer=StandingEventSchema,
     name="events",
 )
-
-
-@standings.operation(
-    "POST", "/<tenant_id>/suspend", answer=StandingSchema, body=StandingReasonSchema
+objects.acts(
+    "Suspend a provider at once, until an operator reinstates it; running jobs go on.",
+    suspend,
+    "suspend",
+    body=StandingReasonSchema,
+    name="suspend_provider",
 )
-def suspend_provider(tenant_id: str, body: Mapping[str, Any]) -> StandingView:
-    """Suspend a provider at once, until an operator reinstates it; running jobs go on."""
-    with database() as session:
-        changed = suspend(session, current_scope(), tenant_id, body["reason"], **_context())
-        return standing_view(session, changed, now=now())
-
-
-@standings.operation(
-    "POST", "/<tenant_id>/reinstate", answer=StandingSchema, body=StandingReasonSchema
+objects.acts(
+    "End a suspension, a notice or a probation at once.",
+    reinstate,
+    "reinstate",
+    body=StandingReasonSchema,
+    name="reinstate_provider",
 )
-def reinstate_provider(tenant_id: str, body: Mapping[str, Any]) -> StandingView:
-    """End a suspension, a notice or a probation at once."""
-    with database() as session:
-        changed = reinstate(session, current_scope(), tenant_id, body["reason"], **_context())
-        return standing_view(session, changed, now=now())
 
 
 appeal_objects = Objects(appeals, "/<appeal_id>", read=get_appeal, answer=AppealSchema)
 appeal_objects.lists("List appeals, those that wait first.", list_appeals, query=AppealsQuery)
 appeal_objects.shows("Return an appeal.", has_etag=False)
-
-
-@appeals.operation("POST", "/<appeal_id>/accept", answer=AppealSchema, body=AppealAnswerSchema)
-def accept(appeal_id: str, body: Mapping[str, Any]) -> Appeal:
-    """Accept an appeal: the provider is back at once, without limits."""
-    with database() as session:
-        return accept_appeal(session, current_scope(), appeal_id, body["answer"], **_context())
-
-
-@appeals.operation("POST", "/<appeal_id>/reject", answer=AppealSchema, body=AppealAnswerSchema)
-def reject(appeal_id: str, body: Mapping[str, Any]) -> Appeal:
-    """Reject an appeal: the suspension goes on."""
-    with database() as session:
-        return reject_appeal(session, current_scope(), appeal_id, body["answer"], **_context())
-
-
+appeal_objects.acts(
+    "Accept an appeal: the provider is back at once, without limits.",
+    accept_appeal,
+    "accept",
+    body=AppealAnswerSchema,
+)
+appeal_objects.acts(
+    "Reject an appeal: the suspension goes on.", reject_appeal, "reject", body=AppealAnswerSchema
+)
 Objects(policies, "", read=list_policies, answer=StandingPolicyVersionSchema).lists(
     "List the versions of the policy, the newest first.",
     list_policies,

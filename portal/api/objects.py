@@ -1,36 +1,23 @@
 """Objects of a resource, whose operations each call one service in a transaction.
 
-Services are called alike: with the session, the scope, the id in the path and what the body
-requests; filters of a list are keywords. Of the clock's time, the secret box, the currency and the
-portal's address, each gets those that it has a parameter for. An operation that does more is a view
-of its own, see `portal.api.blueprint`.
+A service gets the id in the path and what the body requests, and what `portal.services` supplies.
+An operation that does more is a view of its own, see `portal.api.blueprint`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from http import HTTPStatus
-from inspect import signature
 from typing import Any
 
 from marshmallow import Schema
 from sqlalchemy.orm import Session
 
 from core.paging import Page
-from portal.api.blueprint import APIBlueprint
+from portal.api.blueprint import APIBlueprint, Need
 from portal.api.schemas import envelope, page_of, whole_list
-from portal.context import current_scope, database, mail_url, now, portal, public_url
-from portal.presenters.tickets import desk
-
-Service = Callable[..., Any]
-_SUPPLIED: Mapping[str, Callable[[], object]] = {
-    "now": now,
-    "box": lambda: portal().secrets,
-    "public_url": public_url,
-    "mail_url": mail_url,
-    "currency": lambda: portal().settings.billing_currency,
-    "desk": desk,
-}
+from portal.context import database
+from portal.services import Service, call
 
 
 def _rows(_session: Session, rows: Sequence[Any]) -> Sequence[Any]:
@@ -72,6 +59,7 @@ class Objects:
         path: str = "",
         answer: type[Schema] | None = None,
         name: str = "list_all",
+        needs: Need | None = None,
     ) -> None:
         """List what a service returns: a page, or a short list as a whole.
 
@@ -82,17 +70,18 @@ class Objects:
             path: the URL path below the resource's.
             answer: the schema of an entry, where these are not its objects.
             name: the name of the operation.
+            needs: the required permission, where it is not the resource's.
         """
 
         def view(*, query: Mapping[str, Any] | None = None, **ids: str) -> dict[str, Any]:
             with database() as session:
-                rows = _call(service, session, *ids.values(), **(query or {}))
+                rows = call(service, session, *ids.values(), **(query or {}))
                 items = rows.items if isinstance(rows, Page) else rows
                 shown = items if answer else self.shown(session, items)
                 return envelope(rows, shown) if isinstance(rows, Page) else whole_list(shown)
 
-        page = page_of(answer or self.answer)
-        self._declare("GET", path, view, text=text, name=name, query=query, answer=page)
+        options = {"query": query, "answer": page_of(answer or self.answer), "needs": needs}
+        self._declare("GET", path, view, text=text, name=name, **options)
 
     def creates(self, text: str, service: Service) -> None:
         """Create an object with a service."""
@@ -109,6 +98,17 @@ class Objects:
 
         self._declare("GET", self.path, view, text=text, name=name, has_etag=has_etag)
 
+    def shows_part(
+        self, text: str, service: Service, part: str, *, answer: type[Schema], name: str
+    ) -> None:
+        """Return what a service reads of an object; `part` is the last part of the URL path."""
+
+        def view(**ids: str) -> object:
+            with database() as session:
+                return call(service, session, *ids.values())
+
+        self._declare("GET", f"{self.path}/{part}", view, text=text, name=name, answer=answer)
+
     def replaces(self, text: str, service: Service, *, name: str = "replace") -> None:
         """Replace an object, or some of its fields, with a service."""
         options = {"body": self.body, "has_etag": True}
@@ -121,7 +121,7 @@ class Objects:
         def view(**ids: str) -> None:
             with database() as session:
                 self.check_if_match(session, *ids.values())
-                _call(service, session, *ids.values())
+                call(service, session, *ids.values())
 
         options = {"answer": None, "status": HTTPStatus.NO_CONTENT}
         self._declare("DELETE", self.path, view, text=text, name=name, **options)
@@ -132,8 +132,10 @@ class Objects:
         service: Service,
         action: str,
         *,
+        body: type[Schema] | None = None,
         answer: type[Schema] | None = None,
         name: str = "",
+        **options: Any,  # noqa: ANN401 - those of `operation`
     ) -> None:
         """Change an object with a service of another kind.
 
@@ -141,18 +143,21 @@ class Objects:
             text: the description of the operation.
             service: makes the change.
             action: the last part of the URL path.
+            body: the schema of the body, whose fields the service gets by name.
             answer: the schema of the service's result, where that is not the object.
             name: the name of the operation, by default the action.
+            options: others of the operation, such as its status.
         """
         view = self._changing(service, is_shown=answer is None)
-        path, answer = f"{self.path}/{action}", answer or self.answer
-        self._declare("POST", path, view, text=text, name=name or action, answer=answer)
+        options |= {"body": body, "answer": answer or self.answer}
+        path, name = f"{self.path}/{action}", name or action.replace("-", "_")
+        self._declare("POST", path, view, text=text, name=name, **options)
 
-    def check_if_match(self, session: Session, ident: str) -> None:
+    def check_if_match(self, session: Session, *idents: str) -> None:
         """Refuse a change with 412 unless the object has the ETag that `If-Match` names."""
-        read = partial(self._read, session, ident)
+        read = partial(self._read, session, *idents)
         schema = self.etag or self.answer
-        self.resource.check_if_match(session, self.model, ident, read, schema)
+        self.resource.check_if_match(session, self.model, idents[-1], read, schema)
 
     def _declare(
         self,
@@ -172,29 +177,25 @@ class Objects:
         self,
         service: Service,
         *,
-        request: Callable[..., object] = dict,
+        request: Callable[..., object] | None = None,
         is_guarded: bool = False,
         is_shown: bool = True,
     ) -> Service:
-        def view(*, body: Mapping[str, Any] | None = None, **ids: str) -> object:
-            requested = [] if body is None else [request(**body)]
+        def view(
+            *,
+            body: Mapping[str, Any] | None = None,
+            query: Mapping[str, Any] | None = None,
+            **ids: str,
+        ) -> object:
+            requested = [request(**body)] if request and body is not None else []
+            by_name = {**(query or {}), **({} if requested else body or {})}
             with database() as session:
                 if is_guarded:
                     self.check_if_match(session, *ids.values())
-                result = _call(service, session, *ids.values(), *requested)
+                result = call(service, session, *ids.values(), *requested, **by_name)
                 return self.shown(session, [result])[0] if is_shown else result
 
         return view
 
-    def _read(self, session: Session, ident: str) -> object:
-        return self.shown(session, [_call(self.read, session, ident)])[0]
-
-
-def _call(service: Service, session: Session, *arguments: object, **filters: object) -> Any:  # noqa: ANN401 - a service's own
-    supplied = {name: _SUPPLIED[name]() for name in _supplied_names(service)}
-    return service(session, current_scope(), *arguments, **supplied, **filters)
-
-
-@cache
-def _supplied_names(service: Service) -> frozenset[str]:
-    return frozenset(_SUPPLIED.keys() & signature(service).parameters.keys())
+    def _read(self, session: Session, *idents: str) -> object:
+        return self.shown(session, [call(self.read, session, *idents)])[0]

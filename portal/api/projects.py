@@ -8,7 +8,7 @@ from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
 from jobqueue.projects.members import list_members, remove_member, set_member
-from jobqueue.projects.models import Project, ProjectMember, QuotaResource
+from jobqueue.projects.models import Project, QuotaResource
 from jobqueue.projects.quotas import MAX_AMOUNT, MAX_QUOTAS, QuotaRequest, quotas_of
 from jobqueue.projects.service import (
     ProjectRequest,
@@ -246,18 +246,14 @@ objects.lists(
     answer=ProjectMemberSchema,
     name="list_members",
 )
-
-
-@projects.operation(
-    "POST",
-    "/<project_id>/members",
+objects.acts(
+    "Add a user to a project, or change their membership.",
+    set_member,
+    "members",
     body=ProjectMemberRequestSchema,
     answer=ProjectMemberSchema,
+    name="save_member",
 )
-def save_member(project_id: str, body: dict[str, Any]) -> ProjectMember:
-    """Add a user to a project, or change their membership."""
-    with database() as session:
-        return set_member(session, current_scope(), project_id, **body)
 
 
 @projects.operation("POST", "/<project_id>/members/<user_id>/remove", status=HTTPStatus.NO_CONTENT)

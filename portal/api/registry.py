@@ -63,7 +63,8 @@ def _described(*, is_for_operators: bool) -> Response:
         if not _making.acquire(blocking=False):
             raise UnavailableError("The OpenAPI document is being made. Retry in a few seconds.")
         try:
-            _documents[is_for_operators] = _document(is_for_operators=is_for_operators)
+            if is_for_operators not in _documents:  # the last request may just have made it
+                _documents[is_for_operators] = _document(is_for_operators=is_for_operators)
         finally:
             _making.release()
     return Response(_documents[is_for_operators], mimetype="application/json")

@@ -1,14 +1,13 @@
 """`/tickets`: requests for support, and their threads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 from flask import Response
 from marshmallow import Schema, fields, validate
-from sqlalchemy.orm import Session
 
-from marketplace.support.models import MAX_COMMENT_LENGTH, EntryKind, SubjectKind, Ticket
+from marketplace.support.models import MAX_COMMENT_LENGTH, EntryKind, SubjectKind
 from marketplace.support.requests import (
     MAX_RATING,
     FileRequest,
@@ -183,23 +182,28 @@ class TicketQuery(page_query(TICKET_SORTS, default="")):  # type: ignore[misc] #
     )
 
 
+def _ticket(**body: Any) -> TicketRequest:  # noqa: ANN401 - of the schema
+    return TicketRequest(**{**body, "files": _files(body)})
+
+
+def _files(body: Mapping[str, Any]) -> list[FileRequest]:
+    return [FileRequest(**file) for file in body["files"]]
+
+
 objects = Objects(
     tickets,
     "/<ticket_id>",
     read=get_ticket,
     answer=TicketSchema,
     shown=shown_tickets,
+    body=TicketRequestSchema,
+    request=_ticket,
 )
 objects.lists(
     "List tickets: those that are due first, then the latest.", list_tickets, query=TicketQuery
 )
 objects.shows("Return a ticket.", has_etag=False)
-
-
-@tickets.operation("POST", answer=TicketSchema, body=TicketRequestSchema, status=HTTPStatus.CREATED)
-def create(body: Mapping[str, Any]) -> ShownTicket:
-    """Open a ticket; its recipient gets an email."""
-    return _changed(lambda session: create_ticket(session, current_scope(), _ticket(body), **_at()))
+objects.creates("Open a ticket; its recipient gets an email.", create_ticket)
 
 
 @tickets.operation(
@@ -212,50 +216,35 @@ def create(body: Mapping[str, Any]) -> ShownTicket:
 def add_ticket_message(ticket_id: str, body: Mapping[str, Any]) -> ShownTicket:
     """Add a message, which opens a solved ticket again, or a note for your side."""
     request = MessageRequest(**{**body, "files": _files(body)})
-    return _changed(
-        lambda session: add_message(session, current_scope(), ticket_id, request, **_at())
-    )
+    with database() as session:
+        ticket = add_message(session, current_scope(), ticket_id, request, desk=desk(), now=now())
+        return shown_ticket(ticket, current_scope(), at=now())
 
 
-@tickets.operation("POST", "/<ticket_id>/solve", answer=TicketSchema)
-def solve(ticket_id: str) -> ShownTicket:
-    """Mark a ticket as solved; the side that is asked has to answer it first."""
-    return _changed(lambda session: solve_ticket(session, current_scope(), ticket_id, **_at()))
-
-
-@tickets.operation("POST", "/<ticket_id>/reopen", answer=TicketSchema)
-def reopen(ticket_id: str) -> ShownTicket:
-    """Open a ticket again that was solved within the last two weeks."""
-    return _changed(lambda session: reopen_ticket(session, current_scope(), ticket_id, **_at()))
-
-
-@tickets.operation("POST", "/<ticket_id>/close", answer=TicketSchema)
-def close(ticket_id: str) -> ShownTicket:
-    """Close a solved ticket for good, as the side that opened it."""
-    return _changed(lambda session: close_ticket(session, current_scope(), ticket_id, **_at()))
-
-
-@tickets.operation("POST", "/<ticket_id>/call-operator", answer=TicketSchema)
-def call(ticket_id: str) -> ShownTicket:
-    """Call in the operator, who then sees the whole thread but for notes."""
-    return _changed(lambda session: call_operator(session, current_scope(), ticket_id, **_at()))
-
-
-@tickets.operation("POST", "/<ticket_id>/assign", answer=TicketSchema, body=AssigneeSchema)
-def assign(ticket_id: str, body: Mapping[str, Any]) -> ShownTicket:
-    """Say who of your side works on a ticket."""
-    user = body["user"]
-    return _changed(
-        lambda session: assign_ticket(session, current_scope(), ticket_id, user, **_at())
-    )
-
-
-@tickets.operation("POST", "/<ticket_id>/rate", answer=TicketSchema, body=TicketRatingSchema)
-def rate(ticket_id: str, body: Mapping[str, Any]) -> ShownTicket:
-    """Rate the support of a solved ticket, as the customer who opened it."""
-    return _changed(
-        lambda session: rate_ticket(session, current_scope(), ticket_id, **body, **_at())
-    )
+objects.acts(
+    "Mark a ticket as solved; the side that is asked has to answer it first.",
+    solve_ticket,
+    "solve",
+)
+objects.acts(
+    "Open a ticket again that was solved within the last two weeks.", reopen_ticket, "reopen"
+)
+objects.acts("Close a solved ticket for good, as the side that opened it.", close_ticket, "close")
+objects.acts(
+    "Call in the operator, who then sees the whole thread but for notes.",
+    call_operator,
+    "call-operator",
+    name="call",
+)
+objects.acts(
+    "Say who of your side works on a ticket.", assign_ticket, "assign", body=AssigneeSchema
+)
+objects.acts(
+    "Rate the support of a solved ticket, as the customer who opened it.",
+    rate_ticket,
+    "rate",
+    body=TicketRatingSchema,
+)
 
 
 @tickets.operation("GET", "/<ticket_id>/entries", answer=page_of(TicketEntrySchema))
@@ -268,11 +257,13 @@ def list_thread(ticket_id: str) -> dict[str, Any]:
         return whole_list(shown_entries(ticket, entries, scope))
 
 
-@tickets.operation("GET", "/<ticket_id>/subject-events", answer=page_of(SubjectEventSchema))
-def list_events(ticket_id: str) -> dict[str, Any]:
-    """List the last events of a ticket's subject that your side may see, the newest first."""
-    with database() as session:
-        return whole_list(list_subject_events(session, current_scope(), ticket_id, desk=desk()))
+objects.lists(
+    "List the last events of a ticket's subject that your side may see, the newest first.",
+    list_subject_events,
+    path="/<ticket_id>/subject-events",
+    answer=SubjectEventSchema,
+    name="list_events",
+)
 
 
 @tickets.operation(
@@ -289,20 +280,3 @@ def download(ticket_id: str, attachment_id: str) -> Response:
     # Never shown by browsers, whatever it is: it comes from another tenant.
     headers = {"Content-Disposition": disposition(name), "X-Content-Type-Options": "nosniff"}
     return Response(content, mimetype="application/octet-stream", headers=headers)
-
-
-def _changed(change: Callable[[Session], Ticket]) -> ShownTicket:
-    with database() as session:
-        return shown_ticket(change(session), current_scope(), at=now())
-
-
-def _at() -> dict[str, Any]:
-    return {"desk": desk(), "now": now()}
-
-
-def _ticket(body: Mapping[str, Any]) -> TicketRequest:
-    return TicketRequest(**{**body, "files": _files(body)})
-
-
-def _files(body: Mapping[str, Any]) -> list[FileRequest]:
-    return [FileRequest(**file) for file in body["files"]]

@@ -8,13 +8,12 @@ from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
     about,
-    envelope,
     instant,
-    page_of,
     sort_field,
 )
 from portal.context import current_scope, database, now
@@ -85,11 +84,13 @@ class RemovalQuery(TenantQuery):
     )
 
 
-@users.operation("GET", query=UserQuery, answer=page_of(UserSchema), needs=Permission.MANAGE_USERS)
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the users of your tenant; operators see all."""
-    with database() as session:
-        return envelope(list_users(session, current_scope(), **query))
+objects = Objects(users, "/<user_id>", read=get_user, answer=UserSchema)
+objects.lists(
+    "List the users of your tenant; operators see all.",
+    list_users,
+    query=UserQuery,
+    needs=Permission.MANAGE_USERS,
+)
 
 
 @users.operation("POST", body=UserRequestSchema, answer=UserSchema, status=HTTPStatus.CREATED)
@@ -128,25 +129,20 @@ def remove(query: dict[str, Any], user_id: str) -> None:
             remove_user(session, scope, user_id, tenant_id=query["tenant_id"], now=now())
 
 
-@users.operation("POST", "/<user_id>/activate", query=TenantQuery, answer=UserSchema)
-def activate(query: dict[str, Any], user_id: str) -> Member:
-    """Activate a user."""
-    with database() as session:
-        return set_user_active(session, current_scope(), user_id, is_active=True, **query)
-
-
-@users.operation("POST", "/<user_id>/deactivate", answer=UserSchema)
-def deactivate(user_id: str) -> Member:
-    """Deactivate a user and end their sessions."""
-    with database() as session:
-        return set_user_active(session, current_scope(), user_id, is_active=False)
-
-
-@users.operation("POST", "/<user_id>/reset-second-factor", answer=UserSchema)
-def reset_factor(user_id: str) -> Member:
-    """Reset the second factor of a user who lost it; the password alone signs them in."""
-    with database() as session:
-        return reset_second_factor(session, current_scope(), user_id, now())
+objects.acts(
+    "Activate a user.", partial(set_user_active, is_active=True), "activate", query=TenantQuery
+)
+objects.acts(
+    "Deactivate a user and end their sessions.",
+    partial(set_user_active, is_active=False),
+    "deactivate",
+)
+objects.acts(
+    "Reset the second factor of a user who lost it; the password alone signs them in.",
+    reset_second_factor,
+    "reset-second-factor",
+    name="reset_factor",
+)
 
 
 def _check_if_match(session: Session, user_id: str, tenant_id: str | None) -> None:

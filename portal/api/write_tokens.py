@@ -7,6 +7,7 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
@@ -23,7 +24,6 @@ from portal.presenters.write_tokens import (
     configurations,
     write_token_progress,
 )
-from tenants.models import WriteToken
 from tenants.permissions import Permission
 from tenants.write_tokens import (
     ANY_APPLIANCE,
@@ -139,11 +139,8 @@ def create(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@write_tokens.operation("GET", "/<write_token_id>", answer=WriteTokenSchema)
-def show(write_token_id: str) -> WriteToken:
-    """Return a write token, without its secret."""
-    with database() as session:
-        return get_write_token(session, current_scope(), write_token_id)
+objects = Objects(write_tokens, "/<write_token_id>", read=get_write_token, answer=WriteTokenSchema)
+objects.shows("Return a write token, without its secret.")
 
 
 @write_tokens.operation("GET", "/<write_token_id>/progress", answer=WriteTokenProgressSchema)
@@ -168,8 +165,8 @@ def show_progress(write_token_id: str) -> dict[str, Any]:
     }
 
 
-@write_tokens.operation("POST", "/<write_token_id>/revoke", answer=WriteTokenSchema)
-def revoke(write_token_id: str) -> WriteToken:
-    """Revoke a token: what is sent with it is refused at once. Its hosts become silent."""
-    with database() as session:
-        return revoke_write_token(session, current_scope(), write_token_id, now=now())
+objects.acts(
+    "Revoke a token: what is sent with it is refused at once. Its hosts become silent.",
+    revoke_write_token,
+    "revoke",
+)

@@ -50,15 +50,15 @@ class PolicyForm(Form):
     unlisted_below = FloatField("Not listed below", _NUMBER)
     fee_tiers = LinesField("Fees by score", parse=parse_tier, format=format_tier)
     suspension_breaches = IntegerField("Breaches that lead to notice", _NUMBER)
-    breaches_per_hundred = FloatField("At least for a hundred appliances and contracts", _NUMBER)
-    window_days = IntegerField("Counted in days", _NUMBER)
+    breaches_per_hundred = FloatField("Per 100 appliances and contracts", _NUMBER)
+    window_days = IntegerField("Days that breaches count", _NUMBER)
     mend_days = IntegerField("Days to mend", _NUMBER)
     mend_breaches = IntegerField("Breaches after notice that suspend", _NUMBER)
     suspension_days = IntegerField("Days of suspension", _NUMBER)
     requires_checks = BooleanField("Failed checks must be passed before the return")
     probation_days = IntegerField("Days of probation", _NUMBER)
     probation_max_gpus = IntegerField("GPUs of a contract during probation", _NUMBER)
-    probation_breaches = IntegerField("Breaches during probation that lead to notice", _NUMBER)
+    probation_breaches = IntegerField("Probation breaches that lead to notice", _NUMBER)
     note = StringField("Note", [Length(max=MAX_NOTE_LENGTH)], default="")
 
     def policy(self) -> Policy:

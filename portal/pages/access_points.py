@@ -2,19 +2,18 @@
 
 from typing import Any
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from wtforms import IntegerField, SelectField, StringField
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, InputRequired
 
 from portal.context import current_scope, database, now, public_url
 from portal.forms.form import Form
-from portal.pages.common import changing
+from portal.pages.common import Pages
 from portal.presenters.access_points import SETTINGS_FILE, START_COMMAND, relay_settings
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.access_points import (
     AccessPointKind,
     AccessPointRequest,
@@ -31,7 +30,7 @@ from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 
-pages = Blueprint("access_points", __name__, url_prefix="/console/access-points")
+pages = Pages("access_points", __name__, url_prefix="/console/access-points")
 
 _KINDS = [
     SelectChoice(AccessPointKind.RELAY.value, "Relay: stores samples while the portal is away"),
@@ -54,9 +53,7 @@ class AccessPointForm(Form):
 def index() -> ResponseReturnValue:
     """List the access points."""
     with database() as session:
-        page = list_access_points(
-            session, current_scope(), now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_access_points(session, current_scope(), now=now(), **asked_page())
         tenants = tenant_names(session, (listed.point.tenant_id or "" for listed in page.items))
     problems = [
         problem for listed in page.items for problem in relay_problems(listed.point, now=now())
@@ -70,8 +67,7 @@ def index() -> ResponseReturnValue:
     )
 
 
-@pages.get("/new")
-@pages.post("/new")
+@pages.form("/new")
 def add() -> ResponseReturnValue:
     """Add an access point; show the token of a relay once."""
     current_scope().require(Permission.OPERATE)
@@ -88,8 +84,7 @@ def add() -> ResponseReturnValue:
     return render_template("console/access_point.html", form=form, point=None), form.status
 
 
-@pages.get("/<access_point_id>")
-@pages.post("/<access_point_id>")
+@pages.form("/<access_point_id>")
 def edit(access_point_id: str) -> ResponseReturnValue:
     """Change an access point."""
     with database() as session:
@@ -121,12 +116,7 @@ def renew_token(access_point_id: str) -> ResponseReturnValue:
         return _show_token(renew_relay_token(session, current_scope(), access_point_id, now=now()))
 
 
-@pages.post("/<access_point_id>/delete")
-@changing(back="access_points.index")
-def remove(session: Session, access_point_id: str) -> str:
-    """Remove an access point."""
-    delete_access_point(session, current_scope(), access_point_id)
-    return "Access point removed"
+pages.acts("/<access_point_id>/delete", delete_access_point, "Access point removed", name="remove")
 
 
 def _offer_tenants(form: AccessPointForm, *, chosen: str = "") -> None:

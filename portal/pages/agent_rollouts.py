@@ -1,14 +1,13 @@
 """`/appliances/updates`: the versions of the agents, and rollouts of the portal's version."""
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from portal.context import current_scope, database, now, portal
 from portal.forms.agent_rollouts import RolloutForm
 from portal.installer.wheelhouse import agent_packages
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page, chosen
 from tenants.fleet.appliances import filter_choices
 from tenants.fleet.rollouts import (
     cancel_rollout,
@@ -24,11 +23,10 @@ from tenants.fleet.rollouts import (
 from tenants.models import ApplianceUpdateState
 from tenants.permissions import Permission
 
-pages = Blueprint("agent_rollouts", __name__, url_prefix="/appliances/updates")
+pages = Pages("agent_rollouts", __name__, url_prefix="/appliances/updates")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """Show versions and rollouts; start one."""
     scope, packages = current_scope(), agent_packages(portal().settings)
@@ -48,7 +46,7 @@ def index() -> ResponseReturnValue:
             flash("Rollout started", "success")
             return redirect(url_for(".show", rollout_id=rollout_id))
     with database() as session:
-        page = list_rollouts(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_rollouts(session, scope, **asked_page())
         counts = update_counts(session, page.items)
         versions = version_counts(session, scope)
     return render_template(
@@ -68,9 +66,7 @@ def show(rollout_id: str) -> ResponseReturnValue:
     with database() as session:
         rollout = get_rollout(session, scope, rollout_id)
         counts = update_counts(session, [rollout])[rollout.id]
-        page = list_updates(
-            session, scope, rollout_id, state=state, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_updates(session, scope, rollout_id, state=state, **asked_page())
     return render_template(
         "appliances/rollout.html",
         rollout=rollout,
@@ -81,25 +77,6 @@ def show(rollout_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.post("/<rollout_id>/pause")
-@changing(back="agent_rollouts.show")
-def pause(session: Session, rollout_id: str) -> str:
-    """Start no more updates."""
-    pause_rollout(session, current_scope(), rollout_id)
-    return "Rollout paused"
-
-
-@pages.post("/<rollout_id>/resume")
-@changing(back="agent_rollouts.show")
-def resume(session: Session, rollout_id: str) -> str:
-    """Go on with a paused rollout."""
-    resume_rollout(session, current_scope(), rollout_id)
-    return "Rollout resumed"
-
-
-@pages.post("/<rollout_id>/cancel")
-@changing(back="agent_rollouts.show")
-def cancel(session: Session, rollout_id: str) -> str:
-    """End a rollout."""
-    cancel_rollout(session, current_scope(), rollout_id, now=now())
-    return "Rollout canceled"
+pages.acts("/<rollout_id>/pause", pause_rollout, "Rollout paused", back=".show")
+pages.acts("/<rollout_id>/resume", resume_rollout, "Rollout resumed", back=".show")
+pages.acts("/<rollout_id>/cancel", cancel_rollout, "Rollout canceled", back=".show")

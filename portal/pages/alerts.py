@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from flask import Blueprint, render_template, request, url_for
+from flask import render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -31,14 +31,14 @@ from jobqueue.models import Attempt
 from jobqueue.queue.service import attempts_between
 from portal.context import current_scope, database, now, public_url
 from portal.mail import charge_message
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.series import render_series
-from portal.query_string import PAGE_SIZE, chosen, day, page_number
+from portal.query_string import PAGE_SIZE, asked_page, chosen, day, page_number
 from tenants.fleet.appliances import appliance_names
 from tenants.tenants import tenant_names
 from timeseries.store import APPLIANCE_TAG
 
-pages = Blueprint("alerts", __name__)
+pages = Pages("alerts", __name__)
 
 MAX_GROUPED = 500
 MAX_CHOICES = 500
@@ -105,7 +105,7 @@ def history() -> ResponseReturnValue:
             since=day("since"),
             until=day("until", days=1),
         )
-        page = list_history(session, scope, wanted, page=page_number(), page_size=PAGE_SIZE)
+        page = list_history(session, scope, wanted, **asked_page())
         tenants = tenant_names(session, (transition.tenant_id for transition in page.items))
         rules = _rules(session)
     return render_template(
@@ -124,7 +124,7 @@ def show(alert_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         alert = get_alert(session, scope, alert_id)
-        page = alert_transitions(session, scope, alert_id, page=page_number(), page_size=PAGE_SIZE)
+        page = alert_transitions(session, scope, alert_id, **asked_page())
         names = appliance_names(session, scope.tenants)
         payload = alert_payload(
             alert.rule,
@@ -189,12 +189,7 @@ def chart(alert_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.post("/alerts/<alert_id>/acknowledge")
-@changing(back="alerts.show")
-def acknowledge(session: Session, alert_id: str) -> str:
-    """Acknowledge an alert."""
-    acknowledge_alert(session, current_scope(), alert_id, now=now())
-    return "Alert acknowledged"
+pages.acts("/alerts/<alert_id>/acknowledge", acknowledge_alert, "Alert acknowledged", back=".show")
 
 
 def _back_to_notifications() -> str:

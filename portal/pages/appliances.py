@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -27,7 +27,7 @@ from jobqueue.rentals import ListedJob, list_rented_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now, portal
 from portal.forms.appliances import WAIT_CHOICES, ApplianceForm, BulkForm, DrainForm
-from portal.pages.common import changing, plural
+from portal.pages.common import Pages, plural
 from portal.presenters.appliances import (
     active_filters,
     chosen_filter,
@@ -39,7 +39,7 @@ from portal.presenters.appliances import (
 )
 from portal.presenters.clusters import allocations_of, cluster_titles, cluster_view
 from portal.presenters.inventory import hardware_of, line_speed
-from portal.query_string import PAGE_SIZE, chosen, page_number, sort_order
+from portal.query_string import asked_page, chosen, sort_order
 from protocol.health import HealthState
 from protocol.inventory import GPUInfo
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
@@ -68,7 +68,7 @@ from tenants.scope import Scope
 
 log = logging.getLogger(__name__)
 
-pages = Blueprint("appliances", __name__)
+pages = Pages("appliances", __name__)
 
 ACTIVE = (JobState.RUNNING, JobState.STARTING, JobState.QUEUED)
 EVENTS_SHOWN = 8
@@ -101,14 +101,7 @@ def index() -> ResponseReturnValue:
     wanted, sort = chosen_filter(), chosen_sort()
     scope = current_scope()
     with database() as session:
-        page = list_appliances(
-            session,
-            scope,
-            wanted,
-            sort=sort,
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_appliances(session, scope, wanted, sort=sort, **asked_page())
         choices = filter_choices(session, scope)
         listed_connectors = connectors(session, scope)
         totals = cluster_totals(session, [row.id for row in page.items if row.cluster_kind])
@@ -149,12 +142,7 @@ def bulk() -> ResponseReturnValue:
     return redirect(url_with_filters("appliances.index"))
 
 
-@pages.post("/appliances/release-guard")
-@changing(back="appliances.index")
-def release_guard(session: Session) -> str:
-    """Release the mass-outage guard, so that silent appliances are marked lost."""
-    release_mass_outage_guard(session, current_scope(), now=now())
-    return "Mass-outage guard released"
+pages.acts("/appliances/release-guard", release_mass_outage_guard, "Mass-outage guard released")
 
 
 @pages.app_template_global("fleet_outage")
@@ -202,20 +190,14 @@ def events(appliance_id: str) -> ResponseReturnValue:
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
         page = list_events(
-            session,
-            scope,
-            appliance_id,
-            kind=chosen(EventKind, "kind"),
-            page=page_number(),
-            page_size=PAGE_SIZE,
+            session, scope, appliance_id, kind=chosen(EventKind, "kind"), **asked_page()
         )
     return render_template(
         "appliances/events.html", appliance=appliance, page=page, kinds=EventKind
     )
 
 
-@pages.get("/appliances/<appliance_id>/edit")
-@pages.post("/appliances/<appliance_id>/edit")
+@pages.form("/appliances/<appliance_id>/edit")
 def edit(appliance_id: str) -> ResponseReturnValue:
     """Change an appliance's name, location and labels."""
     scope = current_scope()
@@ -239,8 +221,7 @@ def edit(appliance_id: str) -> ResponseReturnValue:
     return render_template("appliances/edit.html", form=form, appliance=appliance), form.status
 
 
-@pages.get("/appliances/<appliance_id>/drain")
-@pages.post("/appliances/<appliance_id>/drain")
+@pages.form("/appliances/<appliance_id>/drain")
 def drain(appliance_id: str) -> ResponseReturnValue:
     """Stop placing jobs on an appliance, and choose what happens to those that run."""
     scope, form = current_scope(), DrainForm()
@@ -260,44 +241,30 @@ def drain(appliance_id: str) -> ResponseReturnValue:
     ), form.status
 
 
-@pages.post("/appliances/<appliance_id>/undrain")
-@changing(back="appliances.show")
-def undrain(session: Session, appliance_id: str) -> str:
-    """Place jobs on an appliance again."""
-    appliance = undrain_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{appliance.name} undrained"
-
-
-@pages.post("/appliances/<appliance_id>/release")
-@changing(back="appliances.show")
-def release(session: Session, appliance_id: str) -> str:
-    """Release an appliance from quarantine."""
-    appliance = release_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{appliance.name} released from quarantine"
-
-
-@pages.post("/appliances/<appliance_id>/retire")
-@changing(back="appliances.show")
-def retire(session: Session, appliance_id: str) -> str:
-    """Retire an appliance."""
-    appliance = retire_idle_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{appliance.name} retired. Its agent is rejected and its history is kept."
-
-
-@pages.post("/appliances/<appliance_id>/reinstate")
-@changing(back="appliances.show")
-def reinstate(session: Session, appliance_id: str) -> str:
-    """Reinstate a retired appliance."""
-    appliance = reinstate_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{appliance.name} reinstated. Its agent reconnects automatically if it is running."
-
-
-@pages.post("/appliances/<appliance_id>/revoke")
-@changing(back="appliances.index")
-def revoke(session: Session, appliance_id: str) -> str:
-    """Revoke an appliance's identity."""
-    appliance = revoke_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{appliance.name} revoked. Its agent is rejected."
+pages.acts(
+    "/appliances/<appliance_id>/undrain", undrain_appliance, "{.name} undrained", back=".show"
+)
+pages.acts(
+    "/appliances/<appliance_id>/release",
+    release_appliance,
+    "{.name} released from quarantine",
+    back=".show",
+)
+pages.acts(
+    "/appliances/<appliance_id>/retire",
+    retire_idle_appliance,
+    "{.name} retired. Its agent is rejected and its history is kept.",
+    back=".show",
+)
+pages.acts(
+    "/appliances/<appliance_id>/reinstate",
+    reinstate_appliance,
+    "{.name} reinstated. Its agent reconnects automatically if it is running.",
+    back=".show",
+)
+pages.acts(
+    "/appliances/<appliance_id>/revoke", revoke_appliance, "{.name} revoked. Its agent is rejected."
+)
 
 
 def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """`/billing/budgets`: what a tenant, a project or a user may spend in a month."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from core.money import amount_text
 from jobqueue.jobs.end_notices import receiver_names
@@ -17,23 +16,21 @@ from marketplace.budgets.service import (
 )
 from portal.context import current_scope, database, now, portal
 from portal.forms.budgets import RENAMED, BudgetForm
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 
-pages = Blueprint("budgets", __name__, url_prefix="/billing/budgets")
+pages = Pages("budgets", __name__, url_prefix="/billing/budgets")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List budgets; add one."""
     return _save(None)
 
 
-@pages.get("/<budget_id>")
-@pages.post("/<budget_id>")
+@pages.form("/<budget_id>")
 def edit(budget_id: str) -> ResponseReturnValue:
     """Change a budget."""
     with database() as session:
@@ -41,12 +38,7 @@ def edit(budget_id: str) -> ResponseReturnValue:
     return _save(budget)
 
 
-@pages.post("/<budget_id>/delete")
-@changing(back="budgets.index")
-def remove(session: Session, budget_id: str) -> str:
-    """Delete a budget."""
-    delete_budget(session, current_scope(), budget_id)
-    return "Budget deleted"
+pages.acts("/<budget_id>/delete", delete_budget, "Budget deleted", name="remove")
 
 
 def _save(budget: Budget | None) -> ResponseReturnValue:
@@ -70,7 +62,7 @@ def _save(budget: Budget | None) -> ResponseReturnValue:
             flash("Budget saved. It is evaluated within a minute.", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_budgets(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_budgets(session, scope, **asked_page())
         tenants = tenant_names(session, (row.tenant_id for row in page.items))
     text = render_template(
         "billing/budgets.html",

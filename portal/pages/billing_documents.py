@@ -10,7 +10,7 @@ from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.invoices.service import get_document, list_documents
 from portal.context import current_scope, database
 from portal.downloads import stream_file
-from portal.query_string import PAGE_SIZE, chosen, page_number, sort_order
+from portal.query_string import asked_page, chosen, sort_order
 from tenants.permissions import Permission
 
 pages = Blueprint("billing_documents", __name__, url_prefix="/billing/documents")
@@ -29,14 +29,7 @@ def index() -> ResponseReturnValue:
     """List invoices and statements."""
     kind, sort = chosen(DocumentKind, "kind"), sort_order() or "-issued_at"
     with database() as session:
-        page = list_documents(
-            session,
-            current_scope(),
-            kind=kind,
-            sort=sort,
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_documents(session, current_scope(), kind=kind, sort=sort, **asked_page())
     return render_template(
         "billing/documents.html",
         page=page,

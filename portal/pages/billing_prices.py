@@ -1,8 +1,7 @@
 """`/billing/prices`: what a GPU of the tenant's own appliances costs for an hour."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from marketplace.prices.service import (
     create_price_list,
@@ -13,14 +12,13 @@ from marketplace.prices.service import (
 )
 from portal.context import current_scope, database, now, portal
 from portal.forms.price_lists import PriceListForm
-from portal.pages.common import changing
+from portal.pages.common import Pages
 from tenants.permissions import Permission
 
-pages = Blueprint("price_lists", __name__, url_prefix="/billing/prices")
+pages = Pages("price_lists", __name__, url_prefix="/billing/prices")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List price lists; add one."""
     form, scope = PriceListForm(), current_scope()
@@ -48,9 +46,4 @@ def index() -> ResponseReturnValue:
     return text, form.status
 
 
-@pages.post("/<price_list_id>/delete")
-@changing(back=lambda: url_for("price_lists.index"))
-def remove(session: Session, price_list_id: str) -> str:
-    """Delete a price list that has not begun."""
-    delete_price_list(session, current_scope(), price_list_id, now=now())
-    return "Price list deleted"
+pages.acts("/<price_list_id>/delete", delete_price_list, "Price list deleted", name="remove")

@@ -1,13 +1,52 @@
-"""Views that change something, then redirect with a flash message."""
+"""Pages with forms, and changes that redirect with a flash message."""
 
 from collections.abc import Callable
 from functools import wraps
+from typing import TypeVar
 
-from flask import current_app, flash, redirect, request, url_for
+from flask import Blueprint, current_app, flash, redirect, request, url_for
 from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, OverloadedError
 from portal.context import database, in_parts
+from portal.services import Service, call
+
+View = TypeVar("View", bound=Callable[..., ResponseReturnValue])
+
+
+class Pages(Blueprint):
+    """Web pages of one part of the portal."""
+
+    def form(self, path: str) -> Callable[[View], View]:
+        """Return a decorator that registers the view of a form, which is posted to its own page."""
+        return self.route(path, methods=["GET", "POST"])
+
+    def acts(
+        self,
+        path: str,
+        service: Service,
+        message: str,
+        *,
+        back: str | Callable[[], str] = ".index",
+        name: str = "",
+    ) -> None:
+        """Declare a button: a POST that calls a service, see `portal.services`, then redirects.
+
+        Args:
+            path: the URL path, whose parameters the service gets.
+            service: makes the change.
+            message: the message to show; `{}` stands for the service's result, `{.name}` for
+                the name of it.
+            back: where to redirect to, see `changing`; by default the list.
+            name: the name of the endpoint, by default the last part of the path.
+        """
+
+        def change(session: Session, **ids: str) -> str:
+            return message.format(call(service, session, *ids.values()))
+
+        name = name or path.rpartition("/")[2].replace("-", "_")
+        self.add_url_rule(path, name, changing(back=back)(change), methods=["POST"])
 
 
 def changing(
@@ -18,8 +57,9 @@ def changing(
     The view gets the session before the URL's parameters, and returns the message to show.
 
     Args:
-        back: the endpoint (it gets the same parameters) or a function that returns the URL to
-            redirect to, also on a conflict, which is shown as a warning.
+        back: the endpoint (it gets the same parameters), such as `.index` of the same blueprint,
+            or a function that returns the URL to redirect to, also on a conflict, which is shown
+            as a warning.
     """
 
     def decorate(view: Callable[..., str]) -> Callable[..., ResponseReturnValue]:
@@ -71,6 +111,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def _url_of(endpoint: str) -> str:
+    if endpoint.startswith("."):
+        endpoint = f"{request.blueprint}{endpoint}"
     accepts = current_app.url_map.is_endpoint_expecting
     parameters = (request.view_args or {}).items()
     return url_for(

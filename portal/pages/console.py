@@ -1,6 +1,6 @@
 """`/console`: platform usage, removed tenants and maintenance, for operators."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -8,15 +8,15 @@ from alerting.notification import undelivered
 from core.errors import ConflictError, UnavailableError
 from dash_app.routes import PLATFORM_PATH
 from portal.context import current_scope, database, now, portal
-from portal.pages.common import changing, plural
+from portal.pages.common import Pages, changing, plural
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, figures, maintenance_summary
 from portal.presenters.removals import discard_removed, export_response
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import PAGE_SIZE, asked_page, page_number
 from tenants.fleet.access_points import access_point_problems
 from tenants.lifecycle.removal import list_removals
 from tenants.lifecycle.server_processes import broker_states, list_processes
 
-pages = Blueprint("console", __name__, url_prefix="/console")
+pages = Pages("console", __name__, url_prefix="/console")
 
 TOP = 10
 
@@ -46,7 +46,7 @@ def index() -> ResponseReturnValue:
 def removals() -> ResponseReturnValue:
     """List removed tenants and removals in progress."""
     with database() as session:
-        page = list_removals(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_removals(session, current_scope(), **asked_page())
     return render_template("console/removals.html", page=page)
 
 
@@ -85,24 +85,24 @@ def clean_jobs() -> ResponseReturnValue:
     return redirect(url_for(".maintenance"))
 
 
-@pages.post("/maintenance/notifications/<notification_id>/retry")
-@changing(back="console.maintenance")
-def retry_notification(session: Session, notification_id: str) -> str:
-    """Retry a notification."""
-    undelivered.retry(session, current_scope(), notification_id, now=now())
-    return "Notification queued for retry"
-
-
-@pages.post("/maintenance/notifications/<notification_id>/discard")
-@changing(back="console.maintenance")
-def discard_notification(session: Session, notification_id: str) -> str:
-    """Discard a notification."""
-    undelivered.discard(session, current_scope(), notification_id, now=now())
-    return "Notification discarded"
+pages.acts(
+    "/maintenance/notifications/<notification_id>/retry",
+    undelivered.retry,
+    "Notification queued for retry",
+    back=".maintenance",
+    name="retry_notification",
+)
+pages.acts(
+    "/maintenance/notifications/<notification_id>/discard",
+    undelivered.discard,
+    "Notification discarded",
+    back=".maintenance",
+    name="discard_notification",
+)
 
 
 @pages.post("/maintenance/notifications/retry-all")
-@changing(back="console.maintenance")
+@changing(back=".maintenance")
 def retry_notifications(session: Session) -> str:
     """Retry all failed notifications."""
     count = undelivered.retry_all(session, current_scope(), now=now())
@@ -110,7 +110,7 @@ def retry_notifications(session: Session) -> str:
 
 
 @pages.post("/maintenance/notifications/discard-all")
-@changing(back="console.maintenance")
+@changing(back=".maintenance")
 def discard_notifications(session: Session) -> str:
     """Discard all failed notifications."""
     count = undelivered.discard_all(session, current_scope(), now=now())

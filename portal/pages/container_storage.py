@@ -2,20 +2,19 @@
 
 from dataclasses import asdict
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from core.clock import from_ns
 from jobqueue.storage.policies import read_policies, set_policies
 from jobqueue.storage.service import read_storage, start_cleanup
 from portal.context import current_scope, database, now
 from portal.forms.container_storage import CleanupPolicyForm
-from portal.pages.common import changing
+from portal.pages.common import Pages
 from tenants.fleet.appliances import filter_choices
 from tenants.permissions import Permission
 
-pages = Blueprint("container_storage", __name__)
+pages = Pages("container_storage", __name__)
 
 
 @pages.get("/appliances/<appliance_id>/storage")
@@ -35,16 +34,12 @@ def show(appliance_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.post("/appliances/<appliance_id>/storage/clean")
-@changing(back="container_storage.show")
-def clean(session: Session, appliance_id: str) -> str:
-    """Start a cleanup."""
-    start_cleanup(session, current_scope(), appliance_id, now=now())
-    return "Cleanup started"
+pages.acts(
+    "/appliances/<appliance_id>/storage/clean", start_cleanup, "Cleanup started", back=".show"
+)
 
 
-@pages.get("/appliances/cleanup-policies")
-@pages.post("/appliances/cleanup-policies")
+@pages.form("/appliances/cleanup-policies")
 def policies() -> ResponseReturnValue:
     """Show and change the cleanup policies of all sites."""
     scope = current_scope()

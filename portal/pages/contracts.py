@@ -3,7 +3,7 @@
 from contextlib import suppress
 from datetime import timedelta
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -26,14 +26,14 @@ from marketplace.service_levels.service import breaches_of, month_so_far
 from marketplace.states import ContractState, Side, VersionState
 from portal.context import current_scope, database, mail_url, now, portal, require_marketplace
 from portal.forms.market import ProposalForm, RatingForm, terms_data
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.contracts import monthly_lines, version_rows
 from portal.presenters.market import currency_here, price_grid, term_rows
 from portal.query_string import ignore_value
 from tenants.permissions import Permission
 from timeseries.store import StoreUnavailableError
 
-pages = Blueprint("contracts", __name__, url_prefix="/contracts")
+pages = Pages("contracts", __name__, url_prefix="/contracts")
 pages.before_request(require_marketplace)
 
 BREACH_DAYS = timedelta(days=90)
@@ -84,8 +84,7 @@ def show(contract_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.get("/<contract_id>/propose")
-@pages.post("/<contract_id>/propose")
+@pages.form("/<contract_id>/propose")
 def propose(contract_id: str) -> ResponseReturnValue:
     """Propose a new version of the terms."""
     scope = current_scope()
@@ -123,7 +122,7 @@ def propose(contract_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/<contract_id>/versions/<int:number>/accept")
-@changing(back="contracts.show")
+@changing(back=".show")
 def accept(session: Session, contract_id: str, number: int) -> str:
     """Accept the terms that the other side proposed."""
     scope = current_scope()
@@ -136,7 +135,7 @@ def accept(session: Session, contract_id: str, number: int) -> str:
 
 
 @pages.post("/<contract_id>/versions/<int:number>/decline")
-@changing(back="contracts.show")
+@changing(back=".show")
 def decline(session: Session, contract_id: str, number: int) -> str:
     """Decline the terms that the other side proposed."""
     _require(get_contract(session, current_scope(), contract_id))
@@ -145,7 +144,7 @@ def decline(session: Session, contract_id: str, number: int) -> str:
 
 
 @pages.post("/<contract_id>/versions/<int:number>/withdraw")
-@changing(back="contracts.show")
+@changing(back=".show")
 def withdraw(session: Session, contract_id: str, number: int) -> str:
     """Withdraw terms that this side proposed."""
     _require(get_contract(session, current_scope(), contract_id))
@@ -154,7 +153,7 @@ def withdraw(session: Session, contract_id: str, number: int) -> str:
 
 
 @pages.post("/<contract_id>/notice")
-@changing(back="contracts.show")
+@changing(back=".show")
 def notice(session: Session, contract_id: str) -> str:
     """Give notice."""
     _require(get_contract(session, current_scope(), contract_id))
@@ -163,7 +162,7 @@ def notice(session: Session, contract_id: str) -> str:
 
 
 @pages.post("/<contract_id>/end")
-@changing(back="contracts.show")
+@changing(back=".show")
 def end(session: Session, contract_id: str) -> str:
     """End a contract after its notice; operators at once, with a reason."""
     _require(get_contract(session, current_scope(), contract_id))
@@ -176,8 +175,7 @@ def end(session: Session, contract_id: str) -> str:
     return "Contract ended"
 
 
-@pages.get("/<contract_id>/rate")
-@pages.post("/<contract_id>/rate")
+@pages.form("/<contract_id>/rate")
 def rate(contract_id: str) -> ResponseReturnValue:
     """Rate the provider of a contract, or change the rating of a month."""
     scope = current_scope()

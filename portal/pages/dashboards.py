@@ -4,9 +4,8 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from http import HTTPStatus
 
-from flask import Blueprint, flash, redirect, render_template, request
+from flask import flash, redirect, render_template, request
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
 from dash_app.custom.dashboards import (
@@ -43,16 +42,16 @@ from portal.forms.dashboards import (
 )
 from portal.forms.form import Form
 from portal.middleware.errors import flatten_errors
-from portal.pages.common import changing, plural
+from portal.pages.common import Pages, plural
 from portal.presenters.dashboards import DashboardFileSchema, applied, dashboard_request
 from portal.presenters.series import render_series
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 from timeseries.store import APPLIANCE_TAG
 
-pages = Blueprint("dashboards", __name__, url_prefix="/custom-dashboards")
+pages = Pages("dashboards", __name__, url_prefix="/custom-dashboards")
 
 MEDIA_TYPE = "application/yaml"
 # Errors of a panel are named by its position, the fields of the form are not.
@@ -68,7 +67,7 @@ def index() -> ResponseReturnValue:
     """List dashboards."""
     scope = current_scope()
     with database() as session:
-        page = list_dashboards(session, scope, sort="name", page=page_number(), page_size=PAGE_SIZE)
+        page = list_dashboards(session, scope, sort="name", **asked_page())
         rows = [
             (dashboard, custom_path(dashboard.id), ITEMS.may_change(scope, dashboard))
             for dashboard in page.items
@@ -79,8 +78,7 @@ def index() -> ResponseReturnValue:
     return render_template("dashboards/index.html", page=page, rows=rows, tenants=tenants)
 
 
-@pages.get("/new")
-@pages.post("/new")
+@pages.form("/new")
 def add() -> ResponseReturnValue:
     """Create a dashboard, also as a copy of another one."""
     scope = current_scope()
@@ -100,8 +98,7 @@ def add() -> ResponseReturnValue:
     return render_template("dashboards/settings.html", form=form, dashboard=None), form.status
 
 
-@pages.get("/import")
-@pages.post("/import")
+@pages.form("/import")
 def import_file() -> ResponseReturnValue:
     """Create and update dashboards from a file."""
     current_scope().require(Permission.EDIT_DASHBOARDS)
@@ -133,8 +130,7 @@ def export() -> ResponseReturnValue:
     return stream_file(iter([text.encode()]), media_type=MEDIA_TYPE, file_name="dashboards.yaml")
 
 
-@pages.get("/<dashboard_id>/edit")
-@pages.post("/<dashboard_id>/edit")
+@pages.form("/<dashboard_id>/edit")
 def edit(dashboard_id: str) -> ResponseReturnValue:
     """Change the settings of a dashboard."""
     dashboard = _changeable(dashboard_id)
@@ -147,22 +143,22 @@ def edit(dashboard_id: str) -> ResponseReturnValue:
     return text, form.status
 
 
-@pages.post("/<dashboard_id>/delete")
-@changing(back=lambda: "/custom-dashboards")
-def remove(session: Session, dashboard_id: str) -> str:
-    """Delete a dashboard."""
-    return f"Dashboard {delete_dashboard(session, current_scope(), dashboard_id)} deleted"
+pages.acts(
+    "/<dashboard_id>/delete",
+    delete_dashboard,
+    "Dashboard {} deleted",
+    back=lambda: "/custom-dashboards",
+    name="remove",
+)
 
 
-@pages.get("/<dashboard_id>/panels/new")
-@pages.post("/<dashboard_id>/panels/new")
+@pages.form("/<dashboard_id>/panels/new")
 def add_panel(dashboard_id: str) -> ResponseReturnValue:
     """Add a panel at the end."""
     return _edit_panel(_changeable(dashboard_id), None)
 
 
-@pages.get("/<dashboard_id>/panels/<int:number>")
-@pages.post("/<dashboard_id>/panels/<int:number>")
+@pages.form("/<dashboard_id>/panels/<int:number>")
 def edit_panel(dashboard_id: str, number: int) -> ResponseReturnValue:
     """Change the panel at a position, from 0."""
     return _edit_panel(_changeable(dashboard_id), number)

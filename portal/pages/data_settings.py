@@ -2,19 +2,19 @@
 
 from dataclasses import asdict
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from datasets.settings import bucket_choices, read_settings, set_settings
 from portal.context import current_scope, database
 from portal.forms.data_settings import DataSettingsForm
+from portal.pages.common import Pages
 from tenants.permissions import Permission
 
-pages = Blueprint("data_settings", __name__)
+pages = Pages("data_settings", __name__)
 
 
-@pages.get("/datasets/settings")
-@pages.post("/datasets/settings")
+@pages.form("/datasets/settings")
 def index() -> ResponseReturnValue:
     """Choose where results go, and who serves datasets."""
     scope = current_scope()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -17,16 +17,15 @@ from datasets.prefetches import (
 )
 from portal.context import current_scope, database, now
 from portal.forms.dataset_copies import PrefetchForm
-from portal.pages.common import changing
+from portal.pages.common import Pages
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-pages = Blueprint("dataset_copies", __name__, url_prefix="/datasets")
+pages = Pages("dataset_copies", __name__, url_prefix="/datasets")
 
 
-@pages.get("/<dataset_id>/copies")
-@pages.post("/<dataset_id>/copies")
+@pages.form("/<dataset_id>/copies")
 def index(dataset_id: str) -> ResponseReturnValue:
     """Show where a dataset is cached; prefetch or pin it."""
     scope, form = current_scope(), PrefetchForm()
@@ -46,12 +45,12 @@ def index(dataset_id: str) -> ResponseReturnValue:
     return text, form.status
 
 
-@pages.post("/<dataset_id>/prefetches/<prefetch_id>/delete")
-@changing(back="dataset_copies.index")
-def remove(session: Session, dataset_id: str, prefetch_id: str) -> str:
-    """Delete an order."""
-    delete_prefetch(session, current_scope(), dataset_id, prefetch_id)
-    return "Prefetch deleted. The copies stay until their place is needed."
+pages.acts(
+    "/<dataset_id>/prefetches/<prefetch_id>/delete",
+    delete_prefetch,
+    "Prefetch deleted. The copies stay until their place is needed.",
+    name="remove",
+)
 
 
 def copies_of(session: Session, scope: Scope, dataset_id: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -37,14 +37,14 @@ from datasets.manifests import FilePage, read_files
 from datasets.models import DataConnection, Dataset, DatasetVersion, VersionState
 from portal.context import current_scope, database, now, portal
 from portal.forms.datasets import ConnectionForm, DatasetChangeForm, DatasetForm
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.pages.dataset_copies import copies_of
-from portal.query_string import PAGE_SIZE, page_number, search_text
+from portal.query_string import PAGE_SIZE, asked_page, search_text
 from protocol.datasets import MAX_PATH_LENGTH
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 
-pages = Blueprint("datasets", __name__, url_prefix="/datasets")
+pages = Pages("datasets", __name__, url_prefix="/datasets")
 
 
 def _after_delete() -> str:
@@ -67,14 +67,7 @@ def index() -> ResponseReturnValue:
     scope, sort = current_scope(), request.args.get("sort", "")
     sort = sort if sort.removeprefix("-") in DATASET_SORTS else "name"
     with database() as session:
-        page = list_datasets(
-            session,
-            scope,
-            search=search_text(),
-            sort=sort,
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_datasets(session, scope, search=search_text(), sort=sort, **asked_page())
         tenants = tenant_names(session, (row.tenant_id for row in page.items))
         cached = cached_on(session, [row.newest.id for row in page.items if row.newest])
     return render_template(
@@ -87,8 +80,7 @@ def index() -> ResponseReturnValue:
     )
 
 
-@pages.get("/new")
-@pages.post("/new")
+@pages.form("/new")
 def add() -> ResponseReturnValue:
     """Add a dataset."""
     scope, form = current_scope(), DatasetForm()
@@ -105,8 +97,7 @@ def add() -> ResponseReturnValue:
     return render_template("datasets/new.html", form=form), form.status
 
 
-@pages.get("/<dataset_id>")
-@pages.post("/<dataset_id>")
+@pages.form("/<dataset_id>")
 def show(dataset_id: str) -> ResponseReturnValue:
     """Show a dataset with its versions, and the files of one; change it."""
     scope = current_scope()
@@ -125,7 +116,7 @@ def show(dataset_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/<dataset_id>/versions")
-@changing(back="datasets.show")
+@changing(back=".show")
 def add_version(session: Session, dataset_id: str) -> str:
     """Read the source of a dataset again."""
     wanted = VersionRequest(appliance_id=request.form.get("appliance_id") or None)
@@ -142,11 +133,12 @@ def remove(session: Session, dataset_id: str) -> str:
     return f"{name} deleted"
 
 
-@pages.post("/versions/<version_id>/cancel")
-@changing(back=_dataset_of_version)
-def cancel(session: Session, version_id: str) -> str:
-    """Cancel a version that is being read or uploaded."""
-    return f"Version {cancel_version(session, current_scope(), version_id).number} cancelled"
+pages.acts(
+    "/versions/<version_id>/cancel",
+    cancel_version,
+    "Version {.number} cancelled",
+    back=_dataset_of_version,
+)
 
 
 @pages.post("/versions/<version_id>/delete")
@@ -158,15 +150,13 @@ def remove_version(session: Session, version_id: str) -> str:
     return f"{label} deleted"
 
 
-@pages.get("/connections")
-@pages.post("/connections")
+@pages.form("/connections")
 def connections() -> ResponseReturnValue:
     """List data connections; add one."""
     return _save_connection(ConnectionForm(), None)
 
 
-@pages.get("/connections/<connection_id>")
-@pages.post("/connections/<connection_id>")
+@pages.form("/connections/<connection_id>")
 def edit_connection(connection_id: str) -> ResponseReturnValue:
     """Change a data connection."""
     with database() as session:
@@ -177,21 +167,20 @@ def edit_connection(connection_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.post("/connections/<connection_id>/delete")
-@changing(back="datasets.connections")
-def remove_connection(session: Session, connection_id: str) -> str:
-    """Delete a data connection."""
-    delete_connection(session, current_scope(), connection_id)
-    return "Data connection deleted"
+pages.acts(
+    "/connections/<connection_id>/delete",
+    delete_connection,
+    "Data connection deleted",
+    back=".connections",
+    name="remove_connection",
+)
 
 
 def _page(dataset: Dataset, form: DatasetChangeForm) -> str:
     scope = current_scope()
     after, prefix = _path("after"), _path("prefix")
     with database() as session:
-        versions = list_versions(
-            session, scope, dataset.id, page=page_number(), page_size=PAGE_SIZE
-        )
+        versions = list_versions(session, scope, dataset.id, **asked_page())
         chosen = _chosen(session, dataset)
         appliances = able_appliances(session, dataset.tenant_id)
         copies = copies_of(session, scope, dataset.id)
@@ -252,7 +241,7 @@ def _save_connection(
             flash("Data connection saved", "success")
             return redirect(url_for(".connections"))
     with database() as session:
-        page = list_connections(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_connections(session, scope, **asked_page())
         tenants = tenant_names(session, (row.tenant_id for row in page.items))
     text = render_template(
         "datasets/connections.html", page=page, connection=connection, form=form, tenants=tenants

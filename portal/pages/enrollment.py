@@ -2,18 +2,17 @@
 
 from datetime import timedelta
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from portal.context import current_scope, database, now, public_url
 from portal.forms.appliances import EnrollmentForm
 from portal.installer.script import install_command, script_sha256, wheelhouse_problem
 from portal.installer.wheelhouse import BUILD_COMMAND
-from portal.pages.common import changing
+from portal.pages.common import Pages
 from portal.presenters.appliances import enroll_command
 from portal.presenters.enrollment import enrollment_progress
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.enrollment import (
     create_enrollment_token,
     create_token_for_appliance,
@@ -32,7 +31,7 @@ from tenants.pki.certificates import (
     state_of,
 )
 
-pages = Blueprint("enrollment", __name__)
+pages = Pages("enrollment", __name__)
 
 REENROLL_LIFETIME = timedelta(days=1)
 EXPIRES_SOON = timedelta(days=1)
@@ -42,9 +41,7 @@ EXPIRES_SOON = timedelta(days=1)
 def tokens() -> ResponseReturnValue:
     """List enrollment tokens."""
     with database() as session:
-        page = list_enrollment_tokens(
-            session, current_scope(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_enrollment_tokens(session, current_scope(), **asked_page())
     return render_template("appliances/tokens.html", page=page)
 
 
@@ -54,8 +51,7 @@ def show_token(enrollment_token_id: str) -> ResponseReturnValue:
     return render_template("appliances/token.html", **_progress_of(enrollment_token_id))
 
 
-@pages.get("/appliances/new")
-@pages.post("/appliances/new")
+@pages.form("/appliances/new")
 def add() -> ResponseReturnValue:
     """Create an enrollment token and show it once with the enroll command."""
     scope = current_scope()
@@ -79,12 +75,13 @@ def add() -> ResponseReturnValue:
     return render_template("appliances/new.html", form=form), form.status
 
 
-@pages.post("/appliances/tokens/<enrollment_token_id>/revoke")
-@changing(back="enrollment.tokens")
-def revoke_token(session: Session, enrollment_token_id: str) -> str:
-    """Revoke an enrollment token."""
-    revoke_enrollment_token(session, current_scope(), enrollment_token_id, now=now())
-    return "Token revoked"
+pages.acts(
+    "/appliances/tokens/<enrollment_token_id>/revoke",
+    revoke_enrollment_token,
+    "Token revoked",
+    back=".tokens",
+    name="revoke_token",
+)
 
 
 @pages.post("/appliances/<appliance_id>/reenroll")
@@ -104,9 +101,7 @@ def expiring() -> ResponseReturnValue:
     """List certificates that expire soon because their agents did not renew them."""
     scope = current_scope()
     with database() as session:
-        page = expiring_certificates(
-            session, scope, within=EXPIRES_SOON, now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = expiring_certificates(session, scope, within=EXPIRES_SOON, now=now(), **asked_page())
         names = appliance_names(session, scope.tenants)
     return render_template(
         "appliances/certificates.html", page=page, names=names, state_of=_state_now
@@ -119,9 +114,7 @@ def certificates(appliance_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
-        page = list_certificates(
-            session, scope, appliance_id, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_certificates(session, scope, appliance_id, **asked_page())
     return render_template(
         "appliances/certificates.html", appliance=appliance, page=page, state_of=_state_now
     )
@@ -138,19 +131,15 @@ def revoke_certificate(certificate_id: str) -> ResponseReturnValue:
     return redirect(url_for(".certificates", appliance_id=certificate.appliance_id))
 
 
-@pages.post("/appliances/<appliance_id>/allow-renewal")
-@changing(back="enrollment.certificates")
-def allow_renewal(session: Session, appliance_id: str) -> str:
-    """Let an agent with an expired certificate renew it with its secret."""
-    appliance = admission.readmit_appliance(session, current_scope(), appliance_id, now=now())
-    return f"The agent of {appliance.name} can now renew its certificate."
-
-
-@pages.post("/appliances/<appliance_id>/unfence")
-@changing(back="appliances.show")
-def unfence(session: Session, appliance_id: str) -> str:
-    """Unfence an appliance."""
-    return f"{lift_fence(session, current_scope(), appliance_id, now=now()).name} unfenced"
+pages.acts(
+    "/appliances/<appliance_id>/allow-renewal",
+    admission.readmit_appliance,
+    "The agent of {.name} can now renew its certificate.",
+    back=".certificates",
+)
+pages.acts(
+    "/appliances/<appliance_id>/unfence", lift_fence, "{.name} unfenced", back="appliances.show"
+)
 
 
 def _state_now(certificate: ApplianceCertificate) -> CertificateState:

@@ -1,6 +1,6 @@
 """`/advice`: what a fleet has idle and is short of, and what to do; for operators by tenant."""
 
-from flask import Blueprint, render_template, request, url_for
+from flask import render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -16,12 +16,12 @@ from jobqueue.advice.service import (
 )
 from jobqueue.usage.totals import UsageBy
 from portal.context import current_scope, database, now
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.fleet_advice import Measure, fleet_report, heat_map, shares
-from portal.query_string import PAGE_SIZE, chosen, ignore_value, page_number, sort_order
+from portal.query_string import PAGE_SIZE, asked_page, chosen, ignore_value, page_number, sort_order
 from tenants.permissions import Permission
 
-pages = Blueprint("fleet_advice", __name__, url_prefix="/advice")
+pages = Pages("fleet_advice", __name__, url_prefix="/advice")
 
 MEASURES = {
     Measure.FREE: "Free GPUs",
@@ -69,12 +69,7 @@ def index() -> ResponseReturnValue:
     )
 
 
-@pages.post("/compute")
-@changing(back=lambda: url_for("fleet_advice.index"))
-def compute(session: Session) -> str:
-    """Let the figures be computed now."""
-    request_advice(session, current_scope(), now=now())
-    return "The advice is computed now. That takes a few minutes."
+pages.acts("/compute", request_advice, "The advice is computed now. That takes a few minutes.")
 
 
 @pages.post("/dismiss")
@@ -85,23 +80,12 @@ def dismiss(session: Session) -> str:
     return f"Advice dismissed for {DISMISSED_FOR.days} days"
 
 
-@pages.post("/dismissals/<dismissal_id>/restore")
-@changing(back=lambda: url_for("fleet_advice.index"))
-def restore(session: Session, dismissal_id: str) -> str:
-    """Show dismissed advice again."""
-    restore_advice(session, current_scope(), dismissal_id)
-    return "Advice is shown again"
+pages.acts("/dismissals/<dismissal_id>/restore", restore_advice, "Advice is shown again")
 
 
 def _totals() -> ResponseReturnValue:
     with database() as session:
-        page = list_totals(
-            session,
-            current_scope(),
-            sort=sort_order(),
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_totals(session, current_scope(), sort=sort_order(), **asked_page())
     return render_template("advice/tenants.html", page=page, sort=sort_order())
 
 

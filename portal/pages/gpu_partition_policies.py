@@ -1,6 +1,6 @@
 """`/appliances/gpu-policies`: how GPUs are shared by jobs."""
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -21,25 +21,23 @@ from jobqueue.partitions.service import (
 )
 from portal.context import current_scope, database, now
 from portal.forms.gpu_partition_policies import PolicyForm
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages, changing
+from portal.query_string import asked_page
 from protocol.gpu_slices import PartitionMode
 from tenants.permissions import Permission
 
-pages = Blueprint("gpu_partition_policies", __name__, url_prefix="/appliances/gpu-policies")
+pages = Pages("gpu_partition_policies", __name__, url_prefix="/appliances/gpu-policies")
 pages.add_app_template_filter(summary_of, "partition_summary")
 _MAX_DIGITS = 4
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List partition policies in their order; add one."""
     return _save(PolicyForm(), None)
 
 
-@pages.get("/<policy_id>")
-@pages.post("/<policy_id>")
+@pages.form("/<policy_id>")
 def edit(policy_id: str) -> ResponseReturnValue:
     """Change a partition policy."""
     with database() as session:
@@ -51,7 +49,7 @@ def edit(policy_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/<policy_id>/move")
-@changing(back="gpu_partition_policies.index")
+@changing(back=".index")
 def move(session: Session, policy_id: str) -> str:
     """Move a partition policy to another place in the order."""
     get_policy(session, current_scope(), policy_id)
@@ -62,12 +60,12 @@ def move(session: Session, policy_id: str) -> str:
     return f"{policy.name} moved to position {policy.position}"
 
 
-@pages.post("/<policy_id>/delete")
-@changing(back="gpu_partition_policies.index")
-def remove(session: Session, policy_id: str) -> str:
-    """Delete a partition policy."""
-    delete_policy(session, current_scope(), policy_id)
-    return "Policy deleted. Its GPUs change once they are idle."
+pages.acts(
+    "/<policy_id>/delete",
+    delete_policy,
+    "Policy deleted. Its GPUs change once they are idle.",
+    name="remove",
+)
 
 
 def _save(form: PolicyForm, policy: GPUPartitionPolicy | None) -> ResponseReturnValue:
@@ -88,7 +86,7 @@ def _save(form: PolicyForm, policy: GPUPartitionPolicy | None) -> ResponseReturn
                 flash(f"Policy saved. {effect.text}", "success")
                 return redirect(url_for(".index"))
     with database() as session:
-        page = list_policies(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_policies(session, scope, **asked_page())
         shown = coverage_of(session, page.items)
     text = render_template(
         "appliances/gpu_policies.html",

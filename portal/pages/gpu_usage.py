@@ -18,7 +18,7 @@ from jobqueue.usage.totals import (
 )
 from portal.context import current_scope, database
 from portal.presenters.gpu_usage import checked_period, costs_of, live_part, usage_file
-from portal.query_string import PAGE_SIZE, chosen, day, page_number
+from portal.query_string import asked_page, chosen, day
 from portal.time_zone import local_time
 
 pages = Blueprint("gpu_usage", __name__)
@@ -43,16 +43,7 @@ def index() -> ResponseReturnValue:
     sort = sort if sort.removeprefix("-") in USAGE_SORTS else DEFAULT_SORT
     with database() as session:
         live = live_part(session, period)
-        page = usage_totals(
-            session,
-            scope,
-            period,
-            by=by,
-            live=live,
-            sort=sort,
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = usage_totals(session, scope, period, by=by, live=live, sort=sort, **asked_page())
         total = usage_sum(session, scope, period, live=live)
         costs = costs_of(session, period, by)
         gpus, attempts = allocated_now(session, scope)

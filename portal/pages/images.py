@@ -8,7 +8,7 @@ from jobqueue.images.catalog import IMAGE_SORTS, get_image, list_images
 from jobqueue.images.registry import RegistryUnavailableError
 from portal.context import current_scope, current_user, database, portal
 from portal.presenters.images import images_shown, remove_image
-from portal.query_string import PAGE_SIZE, page_number, search_text
+from portal.query_string import asked_page, search_text
 from tenants.models import Tenant
 from tenants.permissions import Permission
 
@@ -22,14 +22,7 @@ def index() -> ResponseReturnValue:
     sort = request.args.get("sort", "")
     sort = sort if sort.removeprefix("-") in IMAGE_SORTS else "-pushed_at"
     with database() as session:
-        page = list_images(
-            session,
-            scope,
-            search=search_text(),
-            sort=sort,
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_images(session, scope, search=search_text(), sort=sort, **asked_page())
         images = images_shown(session, page.items)
         tenant = session.get(Tenant, scope.tenant_id) if scope.tenant_id else None
     return render_template(

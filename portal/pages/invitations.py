@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from core.errors import (
     ConflictError,
@@ -28,8 +27,8 @@ from portal.context import (
 )
 from portal.forms.accounts import PASSWORD_HELP, ExistingAccountForm, InvitationForm, NewAccountForm
 from portal.mail import charge_invitation, send_invitation
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page
 from tenants.auditing.recording import set_actor
 from tenants.models import Invitation, Role
 from tenants.principals import Principal, Via
@@ -47,7 +46,7 @@ from tenants.users.resets import Purpose, read_link
 from tenants.users.sessions import switch_tenant
 from tenants.users.throttling import TooManyAttemptsError
 
-pages = Blueprint("invitations", __name__)
+pages = Pages("invitations", __name__)
 
 
 def _back() -> str:
@@ -58,7 +57,7 @@ def _back() -> str:
 def index() -> ResponseReturnValue:
     """List pending invitations."""
     with database() as db:
-        page = list_invitations(db, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_invitations(db, current_scope(), **asked_page())
     return render_template("users/invitations.html", invitations=page)
 
 
@@ -75,16 +74,15 @@ def resend(invitation_id: str) -> ResponseReturnValue:
     return show_outcome(send_invitation(*made), back=_back())
 
 
-@pages.post("/invitations/<invitation_id>/revoke")
-@changing(back=_back)
-def revoke(session: Session, invitation_id: str) -> str:
-    """Revoke an invitation."""
-    revoked = revoke_invitation(session, current_scope(), invitation_id, now=now())
-    return f"Invitation for {revoked.email} revoked"
+pages.acts(
+    "/invitations/<invitation_id>/revoke",
+    revoke_invitation,
+    "Invitation for {.email} revoked",
+    back=_back,
+)
 
 
-@pages.get("/invitation/<token>")
-@pages.post("/invitation/<token>")
+@pages.form("/invitation/<token>")
 def accept(token: str) -> ResponseReturnValue:
     """Show an invitation; accept it with a new account."""
     form = NewAccountForm()

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
-from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
+from flask import flash, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -46,16 +46,16 @@ from portal.forms.jobs import (
     values_of_request,
     values_of_schedule,
 )
+from portal.pages.common import Pages
 from protocol.gpu_slices import WHOLE_GPU
 from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-pages = Blueprint("job_form", __name__)
+pages = Pages("job_form", __name__)
 
 
-@pages.get("/jobs/new")
-@pages.post("/jobs/new")
+@pages.form("/jobs/new")
 def add() -> ResponseReturnValue:
     """Submit a job."""
     scope = current_scope()
@@ -171,8 +171,7 @@ def _cost(session: Session, form: JobForm, shape: JobRequest, offers: Sequence[S
     return estimate_text(cost, portal().settings.billing_currency, unit=unit)
 
 
-@pages.get("/jobs/<job_id>/update")
-@pages.post("/jobs/<job_id>/update")
+@pages.form("/jobs/<job_id>/update")
 def update(job_id: str) -> ResponseReturnValue:
     """Update the instances of a service one by one."""
     scope = current_scope()
@@ -196,8 +195,7 @@ def update(job_id: str) -> ResponseReturnValue:
     return render_template("jobs/new.html", form=form, service=newest, **offered), form.status
 
 
-@pages.get("/jobs/schedules/<schedule_id>/edit")
-@pages.post("/jobs/schedules/<schedule_id>/edit")
+@pages.form("/jobs/schedules/<schedule_id>/edit")
 def edit_schedule(schedule_id: str) -> ResponseReturnValue:
     """Edit a schedule and its job."""
     scope = current_scope()

@@ -1,6 +1,8 @@
 """`/jobs/schedules`: the schedules of jobs, and the runs of each."""
 
-from flask import Blueprint, render_template, url_for
+from functools import partial
+
+from flask import render_template
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -16,18 +18,18 @@ from jobqueue.queue.schedules import (
 )
 from jobqueue.queue.templates import load_request
 from portal.context import current_scope, database, now, portal
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages, changing
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
-pages = Blueprint("job_schedules", __name__)
+pages = Pages("job_schedules", __name__)
 
 
 @pages.get("/jobs/schedules")
 def index() -> ResponseReturnValue:
     """List the schedules."""
     with database() as session:
-        page = list_schedules(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_schedules(session, current_scope(), **asked_page())
     return render_template("jobs/schedules.html", page=page)
 
 
@@ -37,7 +39,7 @@ def show(schedule_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         schedule = get_schedule(session, scope, schedule_id)
-        page = list_runs(session, scope, schedule_id, page=page_number(), page_size=PAGE_SIZE)
+        page = list_runs(session, scope, schedule_id, **asked_page())
     return render_template(
         "jobs/schedule.html",
         schedule=schedule,
@@ -51,34 +53,26 @@ def show(schedule_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/jobs/schedules/<schedule_id>/run")
-@changing(back="job_schedules.show")
+@changing(back=".show")
 def run(session: Session, schedule_id: str) -> str:
     """Submit a job of a schedule now."""
     made = run_now(session, current_scope(), schedule_id, box=portal().secrets, now=now())
     return made.message or "Job submitted"
 
 
-@pages.post("/jobs/schedules/<schedule_id>/enable")
-@changing(back="job_schedules.show")
-def enable(session: Session, schedule_id: str) -> str:
-    """Enable a schedule."""
-    schedule = enable_schedule(session, current_scope(), schedule_id, is_enabled=True, now=now())
-    return f"Schedule {schedule.name} enabled"
-
-
-@pages.post("/jobs/schedules/<schedule_id>/disable")
-@changing(back="job_schedules.show")
-def disable(session: Session, schedule_id: str) -> str:
-    """Disable a schedule."""
-    schedule = enable_schedule(session, current_scope(), schedule_id, is_enabled=False, now=now())
-    return f"Schedule {schedule.name} disabled"
-
-
-@pages.post("/jobs/schedules/<schedule_id>/delete")
-@changing(back=lambda: url_for("job_schedules.index"))
-def delete(session: Session, schedule_id: str) -> str:
-    """Delete a schedule."""
-    return f"Schedule {delete_schedule(session, current_scope(), schedule_id)} deleted"
+pages.acts(
+    "/jobs/schedules/<schedule_id>/enable",
+    partial(enable_schedule, is_enabled=True),
+    "Schedule {.name} enabled",
+    back=".show",
+)
+pages.acts(
+    "/jobs/schedules/<schedule_id>/disable",
+    partial(enable_schedule, is_enabled=False),
+    "Schedule {.name} disabled",
+    back=".show",
+)
+pages.acts("/jobs/schedules/<schedule_id>/delete", delete_schedule, "Schedule {} deleted")
 
 
 def _may_change(schedule: JobSchedule) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from jobqueue.jobs.queue_settings import read_settings, set_settings
@@ -15,15 +15,15 @@ from portal.forms.job_settings import (
     PoliciesForm,
     QueueSettingsForm,
 )
+from portal.pages.common import Pages
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy
 from tenants.permissions import Permission
 
-pages = Blueprint("job_settings", __name__)
+pages = Pages("job_settings", __name__)
 
 
-@pages.get("/jobs/policies")
-@pages.post("/jobs/policies")
+@pages.form("/jobs/policies")
 def policies() -> ResponseReturnValue:
     """Choose the container policies that jobs may use."""
     scope = current_scope()
@@ -42,8 +42,7 @@ def policies() -> ResponseReturnValue:
     return render_template("jobs/policies.html", form=form, descriptions=DESCRIPTIONS), form.status
 
 
-@pages.get("/jobs/settings")
-@pages.post("/jobs/settings")
+@pages.form("/jobs/settings")
 def settings() -> ResponseReturnValue:
     """Choose how jobs are placed and what they may use."""
     scope = current_scope()

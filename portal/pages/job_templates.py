@@ -1,15 +1,14 @@
 """`/jobs/templates`: the templates of jobs."""
 
-from flask import Blueprint, render_template, url_for
+from flask import render_template
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from jobqueue.queue.shipped_templates import ShippedTemplate
 from jobqueue.queue.templates import ITEMS, delete_template, list_templates, request_of
 from portal.context import current_scope, database
-from portal.pages.common import changing
+from portal.pages.common import Pages
 
-pages = Blueprint("job_templates", __name__)
+pages = Pages("job_templates", __name__)
 
 
 @pages.get("/jobs/templates")
@@ -29,8 +28,4 @@ def index() -> ResponseReturnValue:
     return render_template("jobs/templates.html", rows=rows)
 
 
-@pages.post("/jobs/templates/<template_id>/delete")
-@changing(back=lambda: url_for("job_templates.index"))
-def delete(session: Session, template_id: str) -> str:
-    """Delete a template."""
-    return f"Template {delete_template(session, current_scope(), template_id)} deleted"
+pages.acts("/jobs/templates/<template_id>/delete", delete_template, "Template {} deleted")

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from urllib.parse import urlencode
 
 import msgspec
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -32,7 +32,7 @@ from jobqueue.services.web_ui import AsleepError, Proof, origin_of, port_of
 from jobqueue.states import WAITING, JobState
 from marketplace.costs.groups import job_cost, job_costs
 from portal.context import current_principal, current_scope, database, now, portal
-from portal.pages.common import changing, changing_in_parts
+from portal.pages.common import Pages, changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
 from portal.presenters.jobs import (
@@ -57,7 +57,7 @@ from tenants.principals import Via
 from tenants.tenants import tenant_names
 from timeseries.store import StoreUnavailableError
 
-pages = Blueprint("jobs", __name__)
+pages = Pages("jobs", __name__)
 pages.add_app_template_filter(requested_text, "requested_gpus")
 pages.add_app_template_filter(slice_text, "slice_text")
 MAX_NUMBER_LENGTH = 4
@@ -217,15 +217,11 @@ def efficiency(job_id: str) -> ResponseReturnValue:
     return render_template("jobs/efficiency.html", report=report, evidence_labels=EVIDENCE_LABELS)
 
 
-@pages.post("/jobs/<job_id>/stop")
-@changing(back="jobs.show")
-def stop(session: Session, job_id: str) -> str:
-    """Stop a job."""
-    return f"Stopping job {stop_job(session, current_scope(), job_id, now=now()).name}"
+pages.acts("/jobs/<job_id>/stop", stop_job, "Stopping job {.name}", back=".show")
 
 
 @pages.post("/jobs/<job_id>/delete")
-@changing_in_parts(back="jobs.index")
+@changing_in_parts(back=".index")
 def delete(session: Session, job_id: str) -> tuple[str, bool]:
     """Delete an ended job."""
     job, is_done = delete_job(session, current_scope(), job_id, now=now())
@@ -233,7 +229,7 @@ def delete(session: Session, job_id: str) -> tuple[str, bool]:
 
 
 @pages.post("/jobs/<job_id>/stop-array")
-@changing_in_parts(back="jobs.show")
+@changing_in_parts(back=".show")
 def stop_all(session: Session, job_id: str) -> tuple[str, bool]:
     """Stop all tasks of an array."""
     job, is_done = stop_array(session, current_scope(), job_id, now=now())
@@ -241,7 +237,7 @@ def stop_all(session: Session, job_id: str) -> tuple[str, bool]:
 
 
 @pages.post("/jobs/<job_id>/scale")
-@changing(back="jobs.show")
+@changing(back=".show")
 def scale(session: Session, job_id: str) -> str:
     """Change the number of instances of a service."""
     changeable_service(session, current_scope(), job_id)
@@ -251,7 +247,7 @@ def scale(session: Session, job_id: str) -> str:
 
 
 @pages.post("/jobs/<job_id>/autoscaling")
-@changing(back="jobs.show")
+@changing(back=".show")
 def autoscale(session: Session, job_id: str) -> str:
     """Change how a service scales by itself; without a text it no longer does."""
     changeable_service(session, current_scope(), job_id)
@@ -264,11 +260,9 @@ def autoscale(session: Session, job_id: str) -> str:
     return f"{job.name} {'scales by itself' if policy else 'no longer scales by itself'}"
 
 
-@pages.post("/jobs/<job_id>/rollback")
-@changing(back="jobs.show")
-def undo_update(session: Session, job_id: str) -> str:
-    """Give the instances of a service the values that they had before the latest update."""
-    return f"Rolling back {roll_back(session, current_scope(), job_id, now=now()).name}"
+pages.acts(
+    "/jobs/<job_id>/rollback", roll_back, "Rolling back {.name}", back=".show", name="undo_update"
+)
 
 
 @pages.get("/jobs/<job_id>/open")
@@ -290,7 +284,6 @@ def open_port(job_id: str) -> ResponseReturnValue:
         record(
             session,
             action="job.web_ui_opened",
-            target_kind="job",
             target_id=job.id,
             target_name=job.name,
             tenant_id=job.tenant_id,
@@ -317,7 +310,7 @@ def retry(job_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/jobs/<job_id>/priority")
-@changing(back="jobs.show")
+@changing(back=".show")
 def change_priority(session: Session, job_id: str) -> str:
     """Change the priority of a job that waits."""
     current_scope().require(Permission.SUBMIT_JOBS)
@@ -334,7 +327,7 @@ def _number(name: str) -> int:
 
 
 @pages.post("/jobs/<job_id>/make-secret")
-@changing(back="jobs.show")
+@changing(back=".show")
 def hide_variable(session: Session, job_id: str) -> str:
     """Turn a plain environment variable into a secret."""
     name = request.form.get("name", "")

@@ -1,8 +1,7 @@
 """`/logs/forwarding`: where the lines of a tenant are forwarded to."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from logs.forwarding.service import (
     ForwardRequest,
@@ -16,23 +15,21 @@ from logs.lines import Source
 from logs.models import ForwardKind, LogForward
 from portal.context import current_scope, database, now, portal
 from portal.forms.log_forwards import ForwardForm
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page
 from protocol.lines import LogLevel
 from tenants.tenants import tenant_names
 
-pages = Blueprint("log_forwards", __name__, url_prefix="/logs/forwarding")
+pages = Pages("log_forwards", __name__, url_prefix="/logs/forwarding")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List targets; add one."""
     return _save(ForwardForm(), None)
 
 
-@pages.get("/<forward_id>")
-@pages.post("/<forward_id>")
+@pages.form("/<forward_id>")
 def edit(forward_id: str) -> ResponseReturnValue:
     """Change a target."""
     with database() as session:
@@ -44,12 +41,7 @@ def edit(forward_id: str) -> ResponseReturnValue:
     return _save(ForwardForm(data=shown), forward)
 
 
-@pages.post("/<forward_id>/delete")
-@changing(back="log_forwards.index")
-def remove(session: Session, forward_id: str) -> str:
-    """Delete a target."""
-    delete_forward(session, current_scope(), forward_id)
-    return "Log target deleted"
+pages.acts("/<forward_id>/delete", delete_forward, "Log target deleted", name="remove")
 
 
 def _save(form: ForwardForm, forward: LogForward | None) -> ResponseReturnValue:
@@ -66,7 +58,7 @@ def _save(form: ForwardForm, forward: LogForward | None) -> ResponseReturnValue:
             flash("Log target saved", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_forwards(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_forwards(session, scope, **asked_page())
         tenants = tenant_names(session, (listed.tenant_id for listed in page.items))
     text = render_template(
         "logs/forwarding.html", page=page, forward=forward, form=form, tenants=tenants

@@ -1,8 +1,7 @@
 """`/silences/windows`: silences that recur."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from alerting.models import MaintenanceWindow
 from alerting.notification.maintenance_windows import (
@@ -16,22 +15,20 @@ from alerting.notification.maintenance_windows import (
 from alerting.notification.silences import SilenceState
 from portal.context import current_scope, database, now
 from portal.forms.alerts import WindowForm
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page
 from tenants.tenants import tenant_names
 
-pages = Blueprint("maintenance_windows", __name__, url_prefix="/silences/windows")
+pages = Pages("maintenance_windows", __name__, url_prefix="/silences/windows")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List maintenance windows; add one."""
     return _save(WindowForm(), None)
 
 
-@pages.get("/<window_id>")
-@pages.post("/<window_id>")
+@pages.form("/<window_id>")
 def edit(window_id: str) -> ResponseReturnValue:
     """Change a maintenance window."""
     with database() as session:
@@ -39,12 +36,7 @@ def edit(window_id: str) -> ResponseReturnValue:
     return _save(WindowForm(obj=window), window)
 
 
-@pages.post("/<window_id>/delete")
-@changing(back="maintenance_windows.index")
-def remove(session: Session, window_id: str) -> str:
-    """Delete a maintenance window."""
-    delete_window(session, current_scope(), window_id, now=now())
-    return "Maintenance window deleted"
+pages.acts("/<window_id>/delete", delete_window, "Maintenance window deleted", name="remove")
 
 
 def _save(form: WindowForm, window: MaintenanceWindow | None) -> ResponseReturnValue:
@@ -62,7 +54,7 @@ def _save(form: WindowForm, window: MaintenanceWindow | None) -> ResponseReturnV
             flash("Maintenance window saved", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_windows(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_windows(session, scope, **asked_page())
         tenants = tenant_names(session, (listed.tenant_id for listed in page.items))
     text = render_template(
         "maintenance_windows.html",

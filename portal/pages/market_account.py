@@ -1,6 +1,6 @@
 """`/market-account`: what a tenant is admitted to, its public name, and whom invoices are for."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -9,15 +9,14 @@ from marketplace.accounts import account_of, request_admission, set_account
 from marketplace.states import Side
 from portal.context import current_scope, database, now, require_marketplace
 from portal.forms.market import AccountForm
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from tenants.permissions import Permission
 
-pages = Blueprint("market_account", __name__, url_prefix="/market-account")
+pages = Pages("market_account", __name__, url_prefix="/market-account")
 pages.before_request(require_marketplace)
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """Show the account; change it."""
     scope = current_scope()
@@ -38,7 +37,7 @@ def index() -> ResponseReturnValue:
 
 
 @pages.post("/<side>/request")
-@changing(back="market_account.index")
+@changing(back=".index")
 def ask(session: Session, side: str) -> str:
     """Ask the operator to admit the tenant as a provider or a customer."""
     if side not in list(Side):

@@ -1,6 +1,6 @@
 """`/console/market`: accounts to admit, contracts and what the platform earns, for operators."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -11,14 +11,14 @@ from marketplace.contracts.service import list_contracts
 from marketplace.states import AccountState, Side
 from portal.context import current_scope, database, mail_url, now, portal, require_marketplace
 from portal.forms.market import ChargesForm
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.contracts import platform_turnover
 from portal.presenters.reputation import reputation_page
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.tenants import get_tenant
 
-pages = Blueprint("market_console", __name__, url_prefix="/console/market")
+pages = Pages("market_console", __name__, url_prefix="/console/market")
 pages.before_request(require_marketplace)
 
 CHARGES = ("fee_percent", "tax_percent", "is_prepaid")
@@ -36,10 +36,8 @@ def index() -> ResponseReturnValue:
     scope = current_scope()
     scope.require(Permission.MANAGE_TENANTS)
     with database() as session:
-        accounts = list_accounts(session, scope, page=page_number(), page_size=PAGE_SIZE)
-        contracts = list_contracts(
-            session, scope, page=page_number("contracts_page"), page_size=PAGE_SIZE
-        )
+        accounts = list_accounts(session, scope, **asked_page())
+        contracts = list_contracts(session, scope, **asked_page("contracts_page"))
         months = platform_turnover(session, now=now())
         waiting = open_appeals(session)
     return render_template(
@@ -53,8 +51,7 @@ def index() -> ResponseReturnValue:
     )
 
 
-@pages.get("/accounts/<tenant_id>")
-@pages.post("/accounts/<tenant_id>")
+@pages.form("/accounts/<tenant_id>")
 def account(tenant_id: str) -> ResponseReturnValue:
     """Show an account; change its fee, its tax and whether it is prepaid."""
     scope = current_scope()
@@ -101,7 +98,7 @@ def show_reputation(tenant_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/<tenant_id>/<side>/<decision>")
-@changing(back="market_console.index")
+@changing(back=".index")
 def decide(session: Session, tenant_id: str, side: str, decision: str) -> str:
     """Admit or suspend a tenant as a provider or a customer."""
     scope = current_scope()

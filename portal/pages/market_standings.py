@@ -1,6 +1,6 @@
 """`/console/market/standings`: how providers stand, appeals, and the policy, for operators."""
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -21,12 +21,12 @@ from marketplace.consequences.service import (
 from marketplace.consequences.states import AppealState, StandingState
 from portal.context import current_scope, database, mail_url, now, require_marketplace
 from portal.forms.standings import PolicyForm
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.standings import standing_view
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.query_string import PAGE_SIZE, asked_page, chosen
 from tenants.permissions import Permission
 
-pages = Blueprint("market_standings", __name__, url_prefix="/console/market/standings")
+pages = Pages("market_standings", __name__, url_prefix="/console/market/standings")
 pages.before_request(require_marketplace)
 
 
@@ -44,9 +44,7 @@ def index() -> ResponseReturnValue:
             ).account.public_name
             for appeal in appeals.items
         }
-        standings = list_standings(
-            session, scope, state=state, page=page_number(), page_size=PAGE_SIZE
-        )
+        standings = list_standings(session, scope, state=state, **asked_page())
         number, _ = current_policy(session)
     return render_template(
         "market/standings.html",
@@ -68,7 +66,7 @@ def show(tenant_id: str) -> ResponseReturnValue:
     with database() as session:
         standing = get_standing(session, scope, tenant_id, now=now())
         view = standing_view(session, standing, now=now())
-        events = list_events(session, scope, tenant_id, page=page_number(), page_size=PAGE_SIZE)
+        events = list_events(session, scope, tenant_id, **asked_page())
         appeals = list_appeals(session, scope, tenant_id=tenant_id, page_size=PAGE_SIZE)
     return render_template(
         "market/console_standing.html",
@@ -80,7 +78,7 @@ def show(tenant_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/<tenant_id>/<standing_action>")
-@changing(back="market_standings.show")
+@changing(back=".show")
 def change(session: Session, tenant_id: str, standing_action: str) -> str:
     """Suspend or reinstate a provider."""
     actions = {"suspend": (suspend, "suspended"), "reinstate": (reinstate, "reinstated")}
@@ -95,7 +93,7 @@ def change(session: Session, tenant_id: str, standing_action: str) -> str:
 
 
 @pages.post("/appeals/<appeal_id>/<appeal_decision>")
-@changing(back="market_standings.index")
+@changing(back=".index")
 def decide(session: Session, appeal_id: str, appeal_decision: str) -> str:
     """Accept or reject an appeal."""
     decisions = {"accept": accept_appeal, "reject": reject_appeal}
@@ -110,15 +108,14 @@ def decide(session: Session, appeal_id: str, appeal_decision: str) -> str:
     return f"Appeal {decided.state.value}"
 
 
-@pages.get("/policy")
-@pages.post("/policy")
+@pages.form("/policy")
 def policy() -> ResponseReturnValue:
     """Show the policy and its versions; preview or save a new one."""
     scope = current_scope()
     scope.require(Permission.MANAGE_TENANTS)
     with database() as session:
         number, present = current_policy(session)
-        versions = list_policies(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        versions = list_policies(session, scope, **asked_page())
     form = PolicyForm.of(present)
     preview = None
     if form.validate_on_submit():

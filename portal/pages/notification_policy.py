@@ -1,6 +1,6 @@
 """`/notification-policy`: routes, inhibition rules and time intervals as YAML; a preview."""
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from alerting.notification.inhibition import printed_rules
@@ -16,12 +16,12 @@ from alerting.notification.receivers import list_receivers
 from alerting.notification.routes import printed
 from portal.context import current_scope, database, now
 from portal.forms.alerts import PolicyForm
+from portal.pages.common import Pages
 
-pages = Blueprint("notification_policy", __name__)
+pages = Pages("notification_policy", __name__)
 
 
-@pages.get("/notification-policy")
-@pages.post("/notification-policy")
+@pages.form("/notification-policy")
 def index() -> ResponseReturnValue:
     """Show, test or replace the tree of routes."""
     scope = current_scope()

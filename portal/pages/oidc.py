@@ -125,7 +125,6 @@ def _record_refusal(identity: Identity, error: UnauthenticatedError) -> None:
             db,
             action="session.failed",
             target_kind="user",
-            target_id=None,
             target_name=_name(identity),
             tenant_id=None,
             reason=error.message,

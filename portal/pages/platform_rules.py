@@ -1,9 +1,8 @@
 """`/console/rules`: rules that an operator writes for several tenants."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from wtforms import BooleanField, SelectMultipleField, StringField, TextAreaField
 from wtforms.validators import DataRequired
 
@@ -18,13 +17,13 @@ from alerting.rules.platform_rules import (
 )
 from portal.context import current_scope, database, now, public_url
 from portal.forms.form import CheckboxListField, Form
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 
-pages = Blueprint("platform_rules", __name__, url_prefix="/console/rules")
+pages = Pages("platform_rules", __name__, url_prefix="/console/rules")
 
 
 class PlatformRuleForm(Form):
@@ -48,24 +47,20 @@ class PlatformRuleForm(Form):
 def index() -> ResponseReturnValue:
     """List the rules of the platform."""
     with database() as session:
-        page = list_platform_rules(
-            session, current_scope(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_platform_rules(session, current_scope(), **asked_page())
         named = [tenant for rule in page.items for tenant in rule.tenant_ids]
         tenants = tenant_names(session, named)
     return render_template("console/rules.html", page=page, tenants=tenants)
 
 
-@pages.get("/new")
-@pages.post("/new")
+@pages.form("/new")
 def add() -> ResponseReturnValue:
     """Add a rule of the platform."""
     current_scope().require(Permission.OPERATE)
     return _edit(PlatformRuleForm(), None)
 
 
-@pages.get("/<platform_rule_id>")
-@pages.post("/<platform_rule_id>")
+@pages.form("/<platform_rule_id>")
 def edit(platform_rule_id: str) -> ResponseReturnValue:
     """Change a rule of the platform."""
     with database() as session:
@@ -73,14 +68,7 @@ def edit(platform_rule_id: str) -> ResponseReturnValue:
     return _edit(PlatformRuleForm(obj=rule), rule)
 
 
-@pages.post("/<platform_rule_id>/delete")
-@changing(back="platform_rules.index")
-def remove(session: Session, platform_rule_id: str) -> str:
-    """Delete a rule of the platform."""
-    delete_platform_rule(
-        session, current_scope(), platform_rule_id, now=now(), public_url=public_url()
-    )
-    return "Rule deleted"
+pages.acts("/<platform_rule_id>/delete", delete_platform_rule, "Rule deleted", name="remove")
 
 
 def _edit(form: PlatformRuleForm, rule: PlatformRule | None) -> ResponseReturnValue:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -21,13 +21,12 @@ from jobqueue.projects.service import (
 from jobqueue.queue.project_use import use_of_projects
 from portal.context import current_scope, database, now
 from portal.forms.projects import MemberForm, ProjectForm, QuotaForm, request_of, shown_amount
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 
-pages = Blueprint("projects", __name__, url_prefix="/projects")
+pages = Pages("projects", __name__, url_prefix="/projects")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List the projects as a tree; add one."""
     scope, form = current_scope(), ProjectForm()
@@ -46,8 +45,7 @@ def index() -> ResponseReturnValue:
     return text, form.status
 
 
-@pages.get("/<project_id>")
-@pages.post("/<project_id>")
+@pages.form("/<project_id>")
 def show(project_id: str) -> ResponseReturnValue:
     """Show a project; change it."""
     scope = current_scope()
@@ -90,12 +88,13 @@ def save_member(project_id: str) -> ResponseReturnValue:
     return _page(project, None, member_form=form)
 
 
-@pages.post("/<project_id>/members/<user_id>/remove")
-@changing(back="projects.show")
-def delete_member(session: Session, project_id: str, user_id: str) -> str:
-    """Remove a member."""
-    remove_member(session, current_scope(), project_id, user_id)
-    return "Member removed"
+pages.acts(
+    "/<project_id>/members/<user_id>/remove",
+    remove_member,
+    "Member removed",
+    back=".show",
+    name="delete_member",
+)
 
 
 @pages.post("/<project_id>/quotas")
@@ -119,7 +118,7 @@ def save_quota(project_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/<project_id>/quotas/remove")
-@changing(back="projects.show")
+@changing(back=".show")
 def delete_quota(session: Session, project_id: str) -> str:
     """Remove a quota."""
     project = get_project(session, current_scope(), project_id)
@@ -133,19 +132,8 @@ def delete_quota(session: Session, project_id: str) -> str:
     return "Quota removed"
 
 
-@pages.post("/<project_id>/archive")
-@changing(back="projects.index")
-def archive(session: Session, project_id: str) -> str:
-    """Archive a project."""
-    project = archive_project(session, current_scope(), project_id, now=now())
-    return f"Project {project.name} archived"
-
-
-@pages.post("/<project_id>/restore")
-@changing(back="projects.show")
-def restore(session: Session, project_id: str) -> str:
-    """Take a project back from the archive."""
-    return f"Project {restore_project(session, current_scope(), project_id).name} restored"
+pages.acts("/<project_id>/archive", archive_project, "Project {.name} archived")
+pages.acts("/<project_id>/restore", restore_project, "Project {.name} restored", back=".show")
 
 
 def _page(

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -24,7 +24,7 @@ from marketplace.states import OFFER_TRANSITIONS, USABLE, ContractState, OfferSt
 from marketplace.verification.views import list_left_out
 from portal.context import current_scope, database, now, portal, require_marketplace
 from portal.forms.market import OfferForm, offer_data
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.contracts import monthly_lines
 from portal.presenters.market import currency_here, month_of, price_grid
 from portal.presenters.provider import (
@@ -34,11 +34,11 @@ from portal.presenters.provider import (
     provider_contracts,
 )
 from portal.presenters.reputation import reputation_page
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 
-pages = Blueprint("provider", __name__, url_prefix="/provider")
+pages = Pages("provider", __name__, url_prefix="/provider")
 pages.before_request(require_marketplace)
 
 CALENDAR_HELP = (
@@ -59,7 +59,7 @@ def index() -> ResponseReturnValue:
     tenant_id = scope.require_tenant()
     with database() as session:
         account = account_of(session, tenant_id)
-        offers = list_offers(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        offers = list_offers(session, scope, **asked_page())
         appliances = offered_appliances(session, tenant_id)
         contracts = provider_contracts(session, tenant_id)
         months = (
@@ -90,15 +90,13 @@ def index() -> ResponseReturnValue:
     )
 
 
-@pages.get("/offers/new")
-@pages.post("/offers/new")
+@pages.form("/offers/new")
 def add() -> ResponseReturnValue:
     """Add an offer."""
     return _save(None)
 
 
-@pages.get("/offers/<offer_id>")
-@pages.post("/offers/<offer_id>")
+@pages.form("/offers/<offer_id>")
 def edit(offer_id: str) -> ResponseReturnValue:
     """Show an offer; change it."""
     with database() as session:
@@ -107,7 +105,7 @@ def edit(offer_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/offers/<offer_id>/state")
-@changing(back="provider.edit")
+@changing(back=".edit")
 def change_state(session: Session, offer_id: str) -> str:
     """Publish, pause or withdraw an offer."""
     scope = current_scope()
@@ -128,9 +126,7 @@ def contracts() -> ResponseReturnValue:
     scope = current_scope()
     scope.require_tenant()
     with database() as session:
-        page = list_contracts(
-            session, scope, side=Side.PROVIDER, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_contracts(session, scope, side=Side.PROVIDER, **asked_page())
     return render_template("market/contracts.html", page=page, side=Side.PROVIDER)
 
 

@@ -1,22 +1,22 @@
 """`/provider/standing`: how the tenant stands as a provider, and its appeal."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from marketplace.consequences.policies import current_policy
 from marketplace.consequences.service import appeal, get_standing, list_events
 from portal.context import current_scope, database, now, require_marketplace
 from portal.forms.standings import AppealForm
+from portal.pages.common import Pages
 from portal.presenters.standings import standing_view
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
-pages = Blueprint("provider_standing", __name__, url_prefix="/provider/standing")
+pages = Pages("provider_standing", __name__, url_prefix="/provider/standing")
 pages.before_request(require_marketplace)
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """Show the standing with its events; appeal against a suspension."""
     scope, form = current_scope(), AppealForm()
@@ -31,7 +31,7 @@ def index() -> ResponseReturnValue:
             return redirect(url_for(".index"))
     with database() as session:
         view = standing_view(session, get_standing(session, scope, now=now()), now=now())
-        events = list_events(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        events = list_events(session, scope, **asked_page())
         _, policy = current_policy(session)
     text = render_template(
         "market/standing.html", view=view, events=events, policy=policy, form=form

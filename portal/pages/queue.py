@@ -5,7 +5,7 @@ from flask.typing import ResponseReturnValue
 
 from jobqueue.queue.waiting import list_waiting
 from portal.context import current_scope, database, now
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 
 pages = Blueprint("queue", __name__)
 
@@ -14,7 +14,5 @@ pages = Blueprint("queue", __name__)
 def index() -> ResponseReturnValue:
     """List the jobs that wait for an appliance."""
     with database() as session:
-        page = list_waiting(
-            session, current_scope(), now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_waiting(session, current_scope(), now=now(), **asked_page())
     return render_template("jobs/queue.html", page=page)

@@ -1,6 +1,6 @@
 """`/receivers` of a tenant, and `/console/receivers` of the platform: who is notified of alerts."""
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -19,13 +19,13 @@ from alerting.states import PAGING_KINDS, EventTopic, ReceiverKind, Region
 from portal.context import current_scope, database, now, portal, public_url
 from portal.forms.alerts import ReceiverChangeForm, ReceiverForm
 from portal.mail import charge_message
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages, changing
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 
-pages = Blueprint("receivers", __name__, url_prefix="/receivers")
-platform_pages = Blueprint("platform_receivers", __name__, url_prefix="/console/receivers")
+pages = Pages("receivers", __name__, url_prefix="/receivers")
+platform_pages = Pages("platform_receivers", __name__, url_prefix="/console/receivers")
 
 
 def _is_platform() -> bool:
@@ -36,10 +36,8 @@ def _index() -> str:
     return url_for(".index")
 
 
-@platform_pages.get("")
-@platform_pages.post("")
-@pages.get("")
-@pages.post("")
+@platform_pages.form("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List receivers and recent notifications; add a receiver."""
     scope, is_platform = current_scope(), _is_platform()
@@ -70,10 +68,8 @@ def index() -> ResponseReturnValue:
     return _render(form), form.status
 
 
-@platform_pages.get("/<receiver_id>")
-@platform_pages.post("/<receiver_id>")
-@pages.get("/<receiver_id>")
-@pages.post("/<receiver_id>")
+@platform_pages.form("/<receiver_id>")
+@pages.form("/<receiver_id>")
 def edit(receiver_id: str) -> ResponseReturnValue:
     """Rename a receiver, or replace its address."""
     scope, is_platform = current_scope(), _is_platform()
@@ -148,9 +144,7 @@ def _render(form: ReceiverForm, *, made: Receiver | None = None, secret: str = "
     scope, is_platform = current_scope(), _is_platform()
     with database() as session:
         receivers = list_receivers(session, scope, is_platform=is_platform)
-        page = list_notifications(
-            session, scope, is_platform=is_platform, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_notifications(session, scope, is_platform=is_platform, **asked_page())
         owners = [
             *(receiver.tenant_id for receiver in receivers),
             *(receiver.tenant_id for receiver in page.items),

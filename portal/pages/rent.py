@@ -1,6 +1,6 @@
 """`/rent`: the customer area: the catalogue, offers to take, and contracts with providers."""
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from core.errors import ConflictError
@@ -12,6 +12,7 @@ from marketplace.reputation.service import public_dimensions
 from marketplace.states import AccountState, ContractState, Side
 from portal.context import current_scope, database, mail_url, now, require_marketplace
 from portal.forms.market import ProposalForm, terms_data
+from portal.pages.common import Pages
 from portal.presenters.contracts import open_contracts
 from portal.presenters.market import (
     Catalogue,
@@ -21,10 +22,10 @@ from portal.presenters.market import (
     term_rows,
 )
 from portal.presenters.reputation import DIMENSION_TEXTS
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
-pages = Blueprint("rent", __name__, url_prefix="/rent")
+pages = Pages("rent", __name__, url_prefix="/rent")
 pages.before_request(require_marketplace)
 
 
@@ -48,9 +49,7 @@ def contracts() -> ResponseReturnValue:
     scope = current_scope()
     scope.require_tenant()
     with database() as session:
-        page = list_contracts(
-            session, scope, side=Side.CUSTOMER, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_contracts(session, scope, side=Side.CUSTOMER, **asked_page())
     return render_template("market/contracts.html", page=page, side=Side.CUSTOMER)
 
 
@@ -108,8 +107,7 @@ def take(offer_id: str) -> ResponseReturnValue:
     return redirect(url_for("contracts.show", contract_id=contract.id))
 
 
-@pages.get("/offers/<offer_id>/propose")
-@pages.post("/offers/<offer_id>/propose")
+@pages.form("/offers/<offer_id>/propose")
 def propose(offer_id: str) -> ResponseReturnValue:
     """Propose other terms than an offer has."""
     scope = current_scope()

@@ -2,9 +2,8 @@
 
 from decimal import Decimal
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 from wtforms.fields import SelectChoice
 
 from jobqueue.fairshare.accounts import read_projects
@@ -24,23 +23,21 @@ from jobqueue.reservations.service import (
 from marketplace.charges.reserved import cancellations
 from portal.context import current_scope, database, now, portal
 from portal.forms.reservations import MAINTENANCE, ReservationForm
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 
-pages = Blueprint("reservations", __name__, url_prefix="/jobs/reservations")
+pages = Pages("reservations", __name__, url_prefix="/jobs/reservations")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List reservations; add one."""
     return _save(ReservationForm(), None)
 
 
-@pages.get("/<reservation_id>")
-@pages.post("/<reservation_id>")
+@pages.form("/<reservation_id>")
 def edit(reservation_id: str) -> ResponseReturnValue:
     """Change a reservation."""
     scope = current_scope()
@@ -53,12 +50,7 @@ def edit(reservation_id: str) -> ResponseReturnValue:
     return _save(form, reservation)
 
 
-@pages.post("/<reservation_id>/delete")
-@changing(back="reservations.index")
-def remove(session: Session, reservation_id: str) -> str:
-    """Delete a reservation."""
-    delete_reservation(session, current_scope(), reservation_id, now=now())
-    return "Reservation deleted"
+pages.acts("/<reservation_id>/delete", delete_reservation, "Reservation deleted", name="remove")
 
 
 def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseReturnValue:
@@ -89,7 +81,7 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
             flash("Reservation saved", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_reservations(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_reservations(session, scope, **asked_page())
         appliances = appliance_names(session, scope.tenants)
         booked = bookings_of(session, [row.id for row in page.items if row.appliance_count])
         gaps = open_gaps(session, [row for bookings in booked.values() for row in bookings])

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from http import HTTPStatus
 
 from flask import (
-    Blueprint,
     flash,
     jsonify,
     redirect,
@@ -39,14 +38,15 @@ from alerting.rules.service import (
 from portal.context import current_scope, database, now, portal, public_url
 from portal.downloads import stream_file
 from portal.forms.alerts import RENAMED, RuleForm, values_of, with_expression
+from portal.pages.common import Pages
 from portal.presenters.series import render_series
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from tenants.tenants import tenant_names
 
-pages = Blueprint("rules", __name__)
+pages = Pages("rules", __name__)
 
 DEFAULT_BACKTEST_DAYS = 7
 _DEFAULTS = asdict(RuleRequest(name="", measurement="", field=""))
@@ -59,7 +59,7 @@ def index() -> ResponseReturnValue:
     """List rules."""
     scope, settings = current_scope(), portal().settings
     with database() as session:
-        page = list_rules(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_rules(session, scope, **asked_page())
         tenants = tenant_names(session, (rule.tenant_id for rule in page.items))
         expects_pack = (
             settings.rule_pack
@@ -75,8 +75,7 @@ def index() -> ResponseReturnValue:
     )
 
 
-@pages.get("/rules/new")
-@pages.post("/rules/new")
+@pages.form("/rules/new")
 def add() -> ResponseReturnValue:
     """Test or create a rule."""
     scope = current_scope()
@@ -155,8 +154,7 @@ def saved_chart(rule_id: str) -> ResponseReturnValue:
     return render_series(request_of(rule), tenants=(rule.tenant_id,), names=names, end=now())
 
 
-@pages.get("/rules/<rule_id>")
-@pages.post("/rules/<rule_id>")
+@pages.form("/rules/<rule_id>")
 def edit(rule_id: str) -> ResponseReturnValue:
     """Show, test or update a rule."""
     scope = current_scope()

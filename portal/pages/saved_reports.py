@@ -1,9 +1,10 @@
 """`/reports/saved`: saved reports, their schedules, and the reports themselves."""
 
 from datetime import timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -24,25 +25,24 @@ from dash_app.reports.saved import (
 from portal.context import current_scope, current_user, database, now, portal, public_url
 from portal.forms.reports import PERIODS, RENAMED, SavedReportForm, values_of
 from portal.mail import can_send
-from portal.pages.common import changing, plural
+from portal.pages.common import Pages, changing, plural
 from portal.presenters.reports import arranged, built, report_file, table_of
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.lifecycle.message_budgets import MessageBudgets
 from tenants.permissions import Permission
 
-pages = Blueprint("saved_reports", __name__)
+pages = Pages("saved_reports", __name__)
 
 
 @pages.get("/reports/saved")
 def index() -> ResponseReturnValue:
     """List the saved reports."""
     with database() as session:
-        page = list_saved(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_saved(session, current_scope(), **asked_page())
     return render_template("reports/saved.html", page=page, titles=TITLES, periods=PERIODS)
 
 
-@pages.get("/reports/saved/new")
-@pages.post("/reports/saved/new")
+@pages.form("/reports/saved/new")
 def add() -> ResponseReturnValue:
     """Save a report, with the choices in the address."""
     scope = current_scope()
@@ -85,8 +85,7 @@ def show(saved_report_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.get("/reports/saved/<saved_report_id>/edit")
-@pages.post("/reports/saved/<saved_report_id>/edit")
+@pages.form("/reports/saved/<saved_report_id>/edit")
 def edit(saved_report_id: str) -> ResponseReturnValue:
     """Change a saved report."""
     scope = current_scope()
@@ -114,7 +113,7 @@ def export(saved_report_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/reports/saved/<saved_report_id>/send")
-@changing(back="saved_reports.show")
+@changing(back=".show")
 def send(_session: Session, saved_report_id: str) -> str:
     """Email a saved report now."""
     count = email_now(
@@ -129,27 +128,19 @@ def send(_session: Session, saved_report_id: str) -> str:
     return f"{plural(count, 'email')} added to the outbox"
 
 
-@pages.post("/reports/saved/<saved_report_id>/resume")
-@changing(back="saved_reports.show")
-def resume(session: Session, saved_report_id: str) -> str:
-    """Resume the emails of a saved report."""
-    enable_saved(session, current_scope(), saved_report_id, is_enabled=True, now=now())
-    return "Emails resumed"
-
-
-@pages.post("/reports/saved/<saved_report_id>/pause")
-@changing(back="saved_reports.show")
-def pause(session: Session, saved_report_id: str) -> str:
-    """Pause the emails of a saved report."""
-    enable_saved(session, current_scope(), saved_report_id, is_enabled=False, now=now())
-    return "Emails paused"
-
-
-@pages.post("/reports/saved/<saved_report_id>/delete")
-@changing(back=lambda: url_for("saved_reports.index"))
-def delete(session: Session, saved_report_id: str) -> str:
-    """Delete a saved report."""
-    return f"Report {delete_saved(session, current_scope(), saved_report_id)} deleted"
+pages.acts(
+    "/reports/saved/<saved_report_id>/resume",
+    partial(enable_saved, is_enabled=True),
+    "Emails resumed",
+    back=".show",
+)
+pages.acts(
+    "/reports/saved/<saved_report_id>/pause",
+    partial(enable_saved, is_enabled=False),
+    "Emails paused",
+    back=".show",
+)
+pages.acts("/reports/saved/<saved_report_id>/delete", delete_saved, "Report {} deleted")
 
 
 def _rendered_form(form: SavedReportForm, saved: SavedReport | None) -> ResponseReturnValue:

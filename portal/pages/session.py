@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from flask import Blueprint, flash, redirect, render_template, request, session, url_for
+from flask import flash, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 
 from core.db import transaction
@@ -36,6 +36,7 @@ from portal.context import (
 )
 from portal.forms.accounts import PASSWORD_HELP, CodeForm, ForgottenForm, LoginForm, NewPasswordForm
 from portal.mail import can_send, send_email
+from portal.pages.common import Pages
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import set_actor
 from tenants.principals import Via
@@ -46,11 +47,10 @@ from tenants.users.throttling import TooManyAttemptsError
 
 log = logging.getLogger(__name__)
 
-pages = Blueprint("session", __name__)
+pages = Pages("session", __name__)
 
 
-@pages.get("/login")
-@pages.post("/login")
+@pages.form("/login")
 def login() -> ResponseReturnValue:
     """Sign in with email address and password, and continue to `?next=`."""
     target = safe_next(request.args.get("next"))
@@ -66,8 +66,7 @@ def login() -> ResponseReturnValue:
     return render_template("auth/login.html", form=form), form.status
 
 
-@pages.get("/login/second-factor")
-@pages.post("/login/second-factor")
+@pages.form("/login/second-factor")
 def code() -> ResponseReturnValue:
     """Complete a sign-in with a code from an authenticator app."""
     attempt = pending_sign_in()
@@ -107,8 +106,7 @@ def switch() -> ResponseReturnValue:
     return redirect("/")
 
 
-@pages.get("/password/forgot")
-@pages.post("/password/forgot")
+@pages.form("/password/forgot")
 def forgot() -> ResponseReturnValue:
     """Email a reset link; the response does not reveal whether the account exists."""
     form = ForgottenForm()
@@ -131,8 +129,7 @@ def forgot() -> ResponseReturnValue:
     return render_template("auth/forgot.html", form=form, can_send=is_able), form.status
 
 
-@pages.get("/password/reset/<token>")
-@pages.post("/password/reset/<token>")
+@pages.form("/password/reset/<token>")
 def reset(token: str) -> ResponseReturnValue:
     """Set a new password and end all sessions of the user."""
     form = NewPasswordForm()

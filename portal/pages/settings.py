@@ -1,6 +1,6 @@
 """`/settings`: the user's profile, password, sessions and API tokens."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask import session as flask_session
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
@@ -9,8 +9,8 @@ from portal.auth.devices import device_name
 from portal.auth.sign_in import change_own_password
 from portal.context import current_principal, current_scope, current_user, database, now, portal
 from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TimeZoneForm, TokenForm
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages, changing
+from portal.query_string import asked_page
 from portal.time_zone import browser_zone_name
 from tenants.models import User
 from tenants.users.sessions import end_all_sessions, end_one_session, list_sessions
@@ -23,7 +23,7 @@ from tenants.users.tokens import (
     revoke_api_token,
 )
 
-pages = Blueprint("settings", __name__)
+pages = Pages("settings", __name__)
 
 
 @pages.get("/settings")
@@ -73,16 +73,16 @@ def add_token() -> ResponseReturnValue:
     return _render(token_form=form), form.status
 
 
-@pages.post("/settings/tokens/<token_id>/revoke")
-@changing(back="settings.index")
-def revoke_token(session: Session, token_id: str) -> str:
-    """Revoke an API token."""
-    token = revoke_api_token(session, current_scope(), token_id, now=now())
-    return f"Token {token.name} revoked"
+pages.acts(
+    "/settings/tokens/<token_id>/revoke",
+    revoke_api_token,
+    "Token {.name} revoked",
+    name="revoke_token",
+)
 
 
 @pages.post("/settings/sessions/<session_id>/end")
-@changing(back="settings.index")
+@changing(back=".index")
 def end_browser(session: Session, session_id: str) -> str:
     """End one session."""
     end_one_session(session, current_scope(), session_id)
@@ -111,12 +111,8 @@ def _render(
     secret: str = "",
 ) -> str:
     with database() as session:
-        tokens = list_api_tokens(
-            session, current_scope(), page=page_number("tokens_page"), page_size=PAGE_SIZE
-        )
-        browsers = list_sessions(
-            session, current_user().id, now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        tokens = list_api_tokens(session, current_scope(), **asked_page("tokens_page"))
+        browsers = list_sessions(session, current_user().id, now=now(), **asked_page())
     return render_template(
         "account/settings.html",
         password_form=password_form or PasswordForm(formdata=None),

@@ -5,7 +5,7 @@ from flask.typing import ResponseReturnValue
 
 from jobqueue.queue.shares import list_shares
 from portal.context import current_scope, database, now
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 
 pages = Blueprint("shares", __name__)
 
@@ -14,7 +14,5 @@ pages = Blueprint("shares", __name__)
 def index() -> ResponseReturnValue:
     """Show the shares and the decayed usage of projects and users."""
     with database() as session:
-        tree = list_shares(
-            session, current_scope(), now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        tree = list_shares(session, current_scope(), now=now(), **asked_page())
     return render_template("jobs/shares.html", tree=tree)

@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 from http import HTTPStatus
 
-from flask import Blueprint, abort, flash, redirect, render_template
+from flask import abort, flash, redirect, render_template
 from flask.typing import ResponseReturnValue
 
 from core.db import transaction
@@ -29,6 +29,7 @@ from portal.context import Portal, actor_of, database, now, portal, require_mark
 from portal.forms.accounts import PASSWORD_HELP
 from portal.forms.market import ConfirmForm, SignUpForm
 from portal.mail import can_send, send_email
+from portal.pages.common import Pages
 from tenants.auditing.recording import set_actor
 from tenants.users.emails import Email
 from tenants.users.resets import Purpose, make_link, read_link
@@ -36,7 +37,7 @@ from tenants.users.throttling import TooManyAttemptsError
 
 log = logging.getLogger(__name__)
 
-pages = Blueprint("sign_up", __name__, url_prefix="/market/sign-up")
+pages = Pages("sign_up", __name__, url_prefix="/market/sign-up")
 pages.before_request(require_marketplace)
 
 
@@ -46,8 +47,7 @@ def _require_sign_up() -> None:
         abort(HTTPStatus.NOT_FOUND)
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """Email a link; the response does not reveal whether the address has an account."""
     form = SignUpForm()
@@ -70,8 +70,7 @@ def index() -> ResponseReturnValue:
     return render_template("market/sign_up.html", form=form, can_send=is_able), form.status
 
 
-@pages.get("/<token>")
-@pages.post("/<token>")
+@pages.form("/<token>")
 def confirm(token: str) -> ResponseReturnValue:
     """Create the tenant and its admin, and sign in."""
     form, settings = ConfirmForm(), portal().settings

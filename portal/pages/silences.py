@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -17,20 +17,19 @@ from alerting.notification.silences import (
 from alerting.rules.service import get_alert
 from portal.context import current_scope, database, now
 from portal.forms.alerts import SilenceForm
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.pages.common import Pages, changing
+from portal.query_string import asked_page
 from portal.time_zone import in_reader_zone
 from tenants.fleet.appliances import appliance_names
 from tenants.tenants import tenant_names
 
-pages = Blueprint("silences", __name__)
+pages = Pages("silences", __name__)
 
 STATES = [state.value for state in SilenceState]
 ONE_CLICK = timedelta(hours=2)
 
 
-@pages.get("/silences")
-@pages.post("/silences")
+@pages.form("/silences")
 def index() -> ResponseReturnValue:
     """List silences; add one."""
     form, scope = SilenceForm(), current_scope()
@@ -50,9 +49,7 @@ def index() -> ResponseReturnValue:
     view = request.args.get("state", "active")
     state = SilenceState(view) if view in STATES else SilenceState.ACTIVE
     with database() as session:
-        page = list_silences(
-            session, scope, state=state, now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_silences(session, scope, state=state, now=now(), **asked_page())
         tenants = tenant_names(session, (silence.tenant_id for silence in page.items))
     text = render_template(
         "silences.html", page=page, view=state.value, states=STATES, form=form, tenants=tenants
@@ -75,12 +72,7 @@ def silence_alert(session: Session, alert_id: str) -> str:
     return "Alert silenced for 2 hours"
 
 
-@pages.post("/silences/<silence_id>/expire")
-@changing(back="silences.index")
-def expire(session: Session, silence_id: str) -> str:
-    """End a silence."""
-    expire_silence(session, current_scope(), silence_id, now=now())
-    return "Silence expired"
+pages.acts("/silences/<silence_id>/expire", expire_silence, "Silence expired")
 
 
 def _end(starts_at: datetime, seconds: float) -> datetime:

@@ -1,8 +1,7 @@
 """`/jobs/simulations`: a tenant's recorded jobs, replayed under other rules."""
 
-from flask import Blueprint, Response, flash, redirect, render_template, url_for
+from flask import Response, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from jobqueue.simulation.service import (
     KEPT_FOR,
@@ -14,21 +13,20 @@ from jobqueue.simulation.service import (
 )
 from portal.context import current_scope, database, now
 from portal.forms.simulations import SimulationForm
-from portal.pages.common import changing
+from portal.pages.common import Pages
 from portal.presenters.simulations import (
     drawing_of,
     picture_file,
     project_rows,
     results_file,
 )
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
-pages = Blueprint("simulations", __name__, url_prefix="/jobs/simulations")
+pages = Pages("simulations", __name__, url_prefix="/jobs/simulations")
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """List simulations; start one."""
     scope = current_scope()
@@ -44,7 +42,7 @@ def index() -> ResponseReturnValue:
             flash("Simulation started", "success")
             return redirect(url_for(".show", simulation_id=simulation.id))
     with database() as session:
-        page = list_simulations(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_simulations(session, scope, **asked_page())
     text = render_template("jobs/simulations.html", page=page, form=form, kept_for=KEPT_FOR)
     return text, form.status
 
@@ -77,9 +75,4 @@ def results(simulation_id: str) -> Response:
     return results_file(simulation_id)
 
 
-@pages.post("/<simulation_id>/delete")
-@changing(back=lambda: url_for("simulations.index"))
-def remove(session: Session, simulation_id: str) -> str:
-    """Delete a simulation; stop it if it runs."""
-    delete_simulation(session, current_scope(), simulation_id)
-    return "Simulation deleted"
+pages.acts("/<simulation_id>/delete", delete_simulation, "Simulation deleted", name="remove")

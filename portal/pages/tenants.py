@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from enum import StrEnum
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -12,10 +12,10 @@ from portal.context import current_scope, current_user, database, now
 from portal.forms.accounts import InvitationForm
 from portal.forms.tenants import NewTenantForm, QuotaForm, RemovalForm
 from portal.mail import send_invitation
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.pages.invitations import invite_by_form, show_outcome
 from portal.presenters.platform import tenant_use
-from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
+from portal.query_string import PAGE_SIZE, asked_page, chosen, search_text
 from tenants.lifecycle.removal import find_removal, request_removal, set_tenant_state
 from tenants.lifecycle.usage import tenant_counts
 from tenants.models import Role, TenantState
@@ -25,7 +25,7 @@ from tenants.tenants import create_tenant, get_tenant, list_tenants
 from tenants.users.invitations import invite, list_invitations
 from tenants.users.members import list_users
 
-pages = Blueprint("tenants", __name__)
+pages = Pages("tenants", __name__)
 
 
 class StateChange(StrEnum):
@@ -43,8 +43,7 @@ _STATES = {
 }
 
 
-@pages.get("/tenants")
-@pages.post("/tenants")
+@pages.form("/tenants")
 def index() -> ResponseReturnValue:
     """List tenants; add one."""
     scope = current_scope()
@@ -55,12 +54,7 @@ def index() -> ResponseReturnValue:
             return _add(form)
     with database() as session:
         page = list_tenants(
-            session,
-            scope,
-            state=chosen(TenantState),
-            search=search_text(),
-            page=page_number(),
-            page_size=PAGE_SIZE,
+            session, scope, state=chosen(TenantState), search=search_text(), **asked_page()
         )
         counts = tenant_counts(session, [tenant.id for tenant in page.items])
     html = render_template(
@@ -75,8 +69,7 @@ def index() -> ResponseReturnValue:
     return html, form.status
 
 
-@pages.get("/tenants/<tenant_id>")
-@pages.post("/tenants/<tenant_id>")
+@pages.form("/tenants/<tenant_id>")
 def show(tenant_id: str) -> ResponseReturnValue:
     """Show a tenant with its users; invite one."""
     scope = current_scope()
@@ -92,7 +85,7 @@ def show(tenant_id: str) -> ResponseReturnValue:
 
 
 @pages.post("/tenants/<tenant_id>/state")
-@changing(back="tenants.show")
+@changing(back=".show")
 def switch(session: Session, tenant_id: str) -> str:
     """Suspend, reactivate or close a tenant."""
     scope = current_scope()
@@ -105,8 +98,7 @@ def switch(session: Session, tenant_id: str) -> str:
     return f"{tenant.name} is now {tenant.state.value}"
 
 
-@pages.get("/tenants/<tenant_id>/quotas")
-@pages.post("/tenants/<tenant_id>/quotas")
+@pages.form("/tenants/<tenant_id>/quotas")
 def quotas(tenant_id: str) -> ResponseReturnValue:
     """Change a tenant's quotas."""
     scope = current_scope()
@@ -126,8 +118,7 @@ def quotas(tenant_id: str) -> ResponseReturnValue:
     ), form.status
 
 
-@pages.get("/tenants/<tenant_id>/removal")
-@pages.post("/tenants/<tenant_id>/removal")
+@pages.form("/tenants/<tenant_id>/removal")
 def removal(tenant_id: str) -> ResponseReturnValue:
     """Confirm and request the removal of a tenant."""
     scope = current_scope()
@@ -192,9 +183,7 @@ def _add(form: NewTenantForm) -> ResponseReturnValue:
 def _render_tenant(form: InvitationForm, tenant_id: str) -> str:
     scope = current_scope()
     with database() as session:
-        page = list_users(
-            session, scope, tenant_id=tenant_id, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_users(session, scope, tenant_id=tenant_id, **asked_page())
         return render_template(
             "tenants/show.html",
             form=form,

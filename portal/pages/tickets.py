@@ -1,9 +1,8 @@
 """`/tickets`: requests for support, and their threads."""
 
-from collections.abc import Callable
 from typing import Any
 
-from flask import Blueprint, Response, flash, redirect, render_template, request, url_for
+from flask import Response, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -30,14 +29,14 @@ from marketplace.support.service import (
 from marketplace.support.states import Party
 from portal.context import current_scope, database, now
 from portal.forms.tickets import RATINGS, MessageForm, RatingForm, TicketForm
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.artifacts import disposition
 from portal.presenters.tickets import desk, shown_entries, shown_ticket, shown_tickets
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
 
-pages = Blueprint("tickets", __name__, url_prefix="/tickets")
+pages = Pages("tickets", __name__, url_prefix="/tickets")
 
 VIEWS: dict[str, tuple[str, dict[str, Any]]] = {
     "waiting": ("Waiting for you", {"needs_answer": True}),
@@ -61,16 +60,14 @@ def index() -> ResponseReturnValue:
             desk=desk(),
             search=search,
             now=now(),
-            page=page_number(),
-            page_size=PAGE_SIZE,
             **VIEWS[view][1],
+            **asked_page(),
         )
         page = Page(shown_tickets(session, listed.items), listed.total, listed.number, listed.size)
     return render_template("tickets/index.html", page=page, view=view, views=VIEWS, search=search)
 
 
-@pages.get("/new")
-@pages.post("/new")
+@pages.form("/new")
 def add() -> ResponseReturnValue:
     """Open a ticket."""
     scope = current_scope()
@@ -94,8 +91,7 @@ def add() -> ResponseReturnValue:
     return render_template("tickets/new.html", form=form), form.status
 
 
-@pages.get("/<ticket_id>")
-@pages.post("/<ticket_id>")
+@pages.form("/<ticket_id>")
 def show(ticket_id: str) -> ResponseReturnValue:
     """Show the thread of a ticket; add a message or a note."""
     scope = current_scope()
@@ -122,36 +118,16 @@ def show(ticket_id: str) -> ResponseReturnValue:
     return _page(ticket_id, form), form.status
 
 
-@pages.post("/<ticket_id>/solve")
-@changing(back="tickets.show")
-def solve(session: Session, ticket_id: str) -> str:
-    """Mark a ticket as solved."""
-    return _done(solve_ticket, session, ticket_id, "Ticket solved")
-
-
-@pages.post("/<ticket_id>/reopen")
-@changing(back="tickets.show")
-def reopen(session: Session, ticket_id: str) -> str:
-    """Open a solved ticket again."""
-    return _done(reopen_ticket, session, ticket_id, "Ticket opened again")
-
-
-@pages.post("/<ticket_id>/close")
-@changing(back="tickets.show")
-def close(session: Session, ticket_id: str) -> str:
-    """Close a solved ticket for good."""
-    return _done(close_ticket, session, ticket_id, "Ticket closed")
-
-
-@pages.post("/<ticket_id>/call-operator")
-@changing(back="tickets.show")
-def call(session: Session, ticket_id: str) -> str:
-    """Call in the operator."""
-    return _done(call_operator, session, ticket_id, "Operator called in")
+pages.acts("/<ticket_id>/solve", solve_ticket, "Ticket solved", back=".show")
+pages.acts("/<ticket_id>/reopen", reopen_ticket, "Ticket opened again", back=".show")
+pages.acts("/<ticket_id>/close", close_ticket, "Ticket closed", back=".show")
+pages.acts(
+    "/<ticket_id>/call-operator", call_operator, "Operator called in", back=".show", name="call"
+)
 
 
 @pages.post("/<ticket_id>/assign")
-@changing(back="tickets.show")
+@changing(back=".show")
 def assign(session: Session, ticket_id: str) -> str:
     """Say who of this side works on a ticket."""
     user = request.form.get("user", "")[:254]
@@ -227,11 +203,6 @@ def _subject_url(ticket: Ticket) -> str:
     is_shown, endpoint, name = pages_of.get(ticket.subject_kind.value, (False, "", ""))
     values: dict[str, Any] = {name: ident}
     return url_for(endpoint, **values) if is_shown and ident else ""
-
-
-def _done(service: Callable[..., Any], session: Session, ticket_id: str, message: str) -> str:
-    service(session, current_scope(), ticket_id, desk=desk(), now=now())
-    return message
 
 
 def _name(ticket: Ticket, party: Party) -> str:

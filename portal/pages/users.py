@@ -1,6 +1,6 @@
 """`/users`: users, their roles and access, and support sessions."""
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -8,9 +8,9 @@ from core.errors import ConflictError, InvalidInputError
 from portal.auth.guard import safe_next
 from portal.context import current_principal, current_scope, database, now
 from portal.forms.accounts import InvitationForm, OperatorInvitationForm, RoleForm, SupportForm
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.pages.invitations import invite_by_form
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import PAGE_SIZE, asked_page
 from tenants.models import Role
 from tenants.tenants import get_tenant
 from tenants.users.invitations import list_invitations
@@ -24,15 +24,14 @@ from tenants.users.support import (
     start_support_session,
 )
 
-pages = Blueprint("users", __name__)
+pages = Pages("users", __name__)
 
 
 def _back() -> str:
     return safe_next(request.form.get("next") or url_for(".index"))
 
 
-@pages.get("/users")
-@pages.post("/users")
+@pages.form("/users")
 def index() -> ResponseReturnValue:
     """List users; invite one."""
     scope = current_scope()
@@ -41,7 +40,7 @@ def index() -> ResponseReturnValue:
         with form.showing_errors():
             return invite_by_form(form, tenant_id=scope.tenant_id, back=url_for(".index"))
     with database() as session:
-        page = list_users(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_users(session, scope, **asked_page())
         invitations = list_invitations(session, scope, page_size=PAGE_SIZE)
     html = render_template("users/index.html", form=form, page=page, invitations=invitations)
     return html, form.status
@@ -112,8 +111,7 @@ def remove(user_id: str) -> ResponseReturnValue:
     return redirect(url_for(".index"))
 
 
-@pages.get("/tenants/<tenant_id>/users/<user_id>/support")
-@pages.post("/tenants/<tenant_id>/users/<user_id>/support")
+@pages.form("/tenants/<tenant_id>/users/<user_id>/support")
 def start_support(tenant_id: str, user_id: str) -> ResponseReturnValue:
     """Ask for a reason, then start a support session as a tenant's user."""
     operator, form = current_principal(), SupportForm()

@@ -1,9 +1,8 @@
 """`/provider/checks`: whether appliances are what they claim to be, and what they fail for."""
 
-from flask import Blueprint, render_template
+from flask import render_template
 from flask.typing import ResponseReturnValue
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from marketplace.models import Offer
 from marketplace.verification.compliance import expiring_facts
@@ -14,11 +13,11 @@ from marketplace.verification.views import (
     verify_now,
 )
 from portal.context import current_scope, database, now, portal, require_marketplace
-from portal.pages.common import changing
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.pages.common import Pages
+from portal.query_string import asked_page, chosen
 from tenants.models import VerificationState
 
-pages = Blueprint("verifications", __name__, url_prefix="/provider/checks")
+pages = Pages("verifications", __name__, url_prefix="/provider/checks")
 pages.before_request(require_marketplace)
 
 CHALLENGES_SHOWN = 10
@@ -29,9 +28,7 @@ def index() -> ResponseReturnValue:
     """List the appliances that are verified, and compliance facts that expire."""
     scope, state = current_scope(), chosen(VerificationState, "state")
     with database() as session:
-        page = list_verifications(
-            session, scope, state=state, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_verifications(session, scope, state=state, **asked_page())
         own = select(Offer).where(Offer.tenant_id == scope.tenant_id)
         facts = expiring_facts(session.scalars(own).all(), now().date()) if scope.tenant_id else []
     return render_template(
@@ -55,9 +52,9 @@ def show(appliance_id: str) -> ResponseReturnValue:
     return render_template("market/check.html", shown=shown, challenges=challenges)
 
 
-@pages.post("/<appliance_id>/verify")
-@changing(back="verifications.show")
-def verify(session: Session, appliance_id: str) -> str:
-    """Let an appliance be verified as soon as it has no jobs."""
-    shown = verify_now(session, current_scope(), appliance_id, now=now())
-    return f"{shown.name} is verified as soon as it has no jobs"
+pages.acts(
+    "/<appliance_id>/verify",
+    verify_now,
+    "{.name} is verified as soon as it has no jobs",
+    back=".show",
+)

@@ -1,30 +1,28 @@
 """Write tokens: hosts that send by Telegraf, collectd, Prometheus or OpenTelemetry alone."""
 
-from flask import Blueprint, render_template
+from flask import render_template
 from flask.typing import ResponseReturnValue
-from sqlalchemy.orm import Session
 
 from portal.context import current_scope, database, now, public_url
 from portal.forms.appliances import WriteTokenForm
-from portal.pages.common import changing
+from portal.pages.common import Pages
 from portal.presenters.write_tokens import ca_command, configurations, write_token_progress
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.write_tokens import create_write_token, list_write_tokens, revoke_write_token
 
-pages = Blueprint("write_tokens", __name__)
+pages = Pages("write_tokens", __name__)
 
 
 @pages.get("/appliances/write-tokens")
 def index() -> ResponseReturnValue:
     """List write tokens."""
     with database() as session:
-        page = list_write_tokens(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_write_tokens(session, current_scope(), **asked_page())
     return render_template("appliances/write_tokens.html", page=page)
 
 
-@pages.get("/appliances/new/other-program")
-@pages.post("/appliances/new/other-program")
+@pages.form("/appliances/new/other-program")
 def add() -> ResponseReturnValue:
     """Create a write token and show it once with the configurations to paste."""
     scope = current_scope()
@@ -51,12 +49,7 @@ def show(write_token_id: str) -> ResponseReturnValue:
     return _render(write_token_id, "")
 
 
-@pages.post("/appliances/write-tokens/<write_token_id>/revoke")
-@changing(back="write_tokens.index")
-def revoke(session: Session, write_token_id: str) -> str:
-    """Revoke a write token."""
-    revoke_write_token(session, current_scope(), write_token_id, now=now())
-    return "Token revoked"
+pages.acts("/appliances/write-tokens/<write_token_id>/revoke", revoke_write_token, "Token revoked")
 
 
 def _render(token_id: str, secret: str) -> str:

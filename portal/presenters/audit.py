@@ -66,8 +66,6 @@ def audit_file(query: AuditQuery, wanted: AuditFormat) -> Response:
         record(
             session,
             action="audit.exported",
-            target_kind="audit",
-            target_id=None,
             target_name=name,
             tenant_id=None if chain in {EVERY_CHAIN, PLATFORM_CHAIN} else chain,
             after={**filters, "format": wanted.value},

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from core.paging import Page
 from jobqueue.models import Attempt, Job
 from jobqueue.states import ALLOCATED_STATES
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from protocol.clusters import ClusterNode, ClusterReport
 from tenants.fleet.clusters import (
     NODE_SORTS,
@@ -66,9 +66,7 @@ def cluster_view(
         return None
     # By default those that need attention first.
     sort = sort if sort.removeprefix("-") in NODE_SORTS else "state"
-    nodes = list_nodes(
-        session, scope, connector.id, sort=sort, page=page_number(), page_size=PAGE_SIZE
-    )
+    nodes = list_nodes(session, scope, connector.id, sort=sort, **asked_page())
     return ClusterView(
         report=report,
         title=TITLES[report.kind],

@@ -13,7 +13,7 @@ from marketplace.cases import Case, Dimension
 from marketplace.reputation.models import ReputationDay
 from marketplace.reputation.service import Report, history_of, report_of
 from portal.context import current_scope, database, now, portal
-from portal.query_string import PAGE_SIZE, chosen, ignore_value, page_number
+from portal.query_string import asked_page, chosen, ignore_value
 
 CHART_DAYS = 90
 WIDTH, HEIGHT = 720, 190
@@ -107,4 +107,4 @@ def _evidence(report: Report) -> Page[Case]:
     if kind and kind not in kinds:
         ignore_value("kind", kind, "Choose one from the list.")
         kind = ""
-    return report.evidence(dimension=dimension, kind=kind, page=page_number(), page_size=PAGE_SIZE)
+    return report.evidence(dimension=dimension, kind=kind, **asked_page())

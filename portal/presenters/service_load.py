@@ -25,7 +25,7 @@ class LoadLine:
 
     title: str
     points: Sequence[tuple[float, float]]
-    latest: str
+    highest: str
     label: str
     width: int = WIDTH
     height: int = HEIGHT
@@ -57,6 +57,8 @@ def drawn_load(job: Job) -> list[LoadLine]:
         except UnavailableError:
             return []
     by_field = {series.field: series for series in series_list if len(series.values) > 1}
+    # A young service fills the picture, too.
+    start_ns = min((series.times_ns[0] for series in by_field.values()), default=start_ns)
     return [
         _line(title, by_field[field], start_ns, end_ns)
         for field, title in _TITLES.items()
@@ -76,4 +78,4 @@ def _line(title: str, series: Series, start_ns: int, end_ns: int) -> LoadLine:
     low, high = min(series.values), max(series.values)
     hours = RECENT // timedelta(hours=1)
     label = f"{title} in the last {hours} hours: {low:.3g} to {high:.3g}"
-    return LoadLine(title, points, f"{series.values[-1]:.3g}", label)
+    return LoadLine(title, points, f"{high:.3g}", label)

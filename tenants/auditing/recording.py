@@ -51,8 +51,8 @@ def record(
     session: Session,
     *,
     action: str,
-    target_kind: str,
-    target_id: str | None,
+    target_kind: str = "",
+    target_id: str | None = None,
     target_name: str,
     tenant_id: str | None,
     before: Mapping[str, Any] | None = None,
@@ -63,9 +63,10 @@ def record(
 ) -> None:
     """Record an action; the entry is written when the session commits.
 
-    `action` is `<kind>.<verb>`, such as `membership.role_changed`. Without a `tenant_id`, the
-    platform's log gets the entry. `before` and `after` are values by name, never secrets. If the
-    actor `is_foreign` to the tenant, the entry has their name alone, not where they sent it from.
+    `action` is `<kind>.<verb>`, such as `membership.role_changed`; that is also the kind of the
+    target, unless a `target_kind` is given. Without a `tenant_id`, the platform's log gets the
+    entry. `before` and `after` are values by name, never secrets. If the actor `is_foreign` to the
+    tenant, the entry has their name alone, not where they sent it from.
     """
     install()
     actor = actor_of(session) or NOBODY
@@ -77,7 +78,7 @@ def record(
             at=now,
             actor=actor,
             action=action,
-            target_kind=target_kind,
+            target_kind=target_kind or action.partition(".")[0],
             target_id=target_id,
             target_name=target_name,
             before=before,

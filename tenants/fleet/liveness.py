@@ -212,7 +212,6 @@ def release_mass_outage_guard(session: Session, scope: Scope, *, now: datetime) 
     record(
         session,
         action="fleet_outage.released",
-        target_kind="fleet_outage",
         target_id=outage.id,
         target_name=f"{outage.unreachable_count} of {outage.fleet_count} appliances",
         tenant_id=None,

@@ -51,7 +51,6 @@ def set_tenant_state(
             record(
                 session,
                 action="tenant.closed",
-                target_kind="tenant",
                 target_id=tenant.id,
                 target_name=tenant.name,
                 tenant_id=log,

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 # Ingestion refuses a closed tenant's agents within seconds; export only after that.
 SETTLE = timedelta(seconds=10)
 BATCH = 200
+# Tables after which the progress is stored: most are empty, and to store it takes longer.
+PROGRESS_EVERY = 5
 
 
 # What a tenant rented is what others earn: these rows remain, without what they tell of its jobs.
@@ -103,7 +105,7 @@ def run_removals(remover: Remover) -> int:
             return finished
         except Exception as error:
             logger.exception("removal %s failed", removal_id)
-            _store_progress(remover, removal_id, error=str(error)[:2000] or type(error).__name__)
+            _store(remover, removal_id, error=str(error)[:2000] or type(error).__name__)
     return finished
 
 
@@ -146,7 +148,7 @@ def _work(remover: Remover, removal_id: str) -> bool:
             if removal.state is RemovalState.EXPORTING:
                 reason = remover.waits_for(session, removal.tenant_id)
         if reason:
-            _store_progress(remover, removal_id, error=reason)
+            _store(remover, removal_id, error=reason)
             return False
         if removal.state is RemovalState.REMOVED:
             return True
@@ -276,7 +278,12 @@ def _move(session: Session, removal: TenantRemoval, state: RemovalState, **value
     )
 
 
-def _store_progress(remover: Remover, removal_id: str, **values: Any) -> None:  # noqa: ANN401 - columns
+def _store_progress(remover: Remover, removal_id: str, *, done: int, total: int) -> None:
+    if done % PROGRESS_EVERY == 0 or done >= total - 2:
+        _store(remover, removal_id, done=done, total=total)
+
+
+def _store(remover: Remover, removal_id: str, **values: Any) -> None:  # noqa: ANN401 - columns
     with transaction(remover.sessions) as session:
         session.execute(
             update(TenantRemoval).where(TenantRemoval.id == removal_id).values(**values)

@@ -294,7 +294,6 @@ def _record_kept(
     record(
         session,
         action=action,
-        target_kind=action.partition(".")[0],
         target_id=row.id,
         target_name=user.email,
         tenant_id=row.tenant_id if isinstance(row, Membership) else None,

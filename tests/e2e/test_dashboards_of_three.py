@@ -17,10 +17,10 @@ from tests.e2e.conftest import STEP_MS
 from tests.e2e.walking import sign_in
 from tests.fixtures.serving import Serving
 from tests.servers import free_port
-from tests.unit.dash_app.conftest import Fleet, fleet_of_three
+from tests.unit.dash_app.conftest import Fleet, fleet_of_three, fleet_samples
 from timeseries.store import Store
 
-__all__ = ["fleet_of_three"]
+__all__ = ["fleet_of_three", "fleet_samples"]
 
 pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 

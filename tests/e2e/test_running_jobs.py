@@ -20,11 +20,9 @@ from playwright.sync_api import Browser, Page, expect
 from tests.deployment import BOB, Deployment, agent_of, api_token, make_deployment, serving
 from tests.e2e.conftest import STEP_MS, screenshot
 from tests.e2e.walking import NARROW_DARK, NARROW_LIGHT, WIDE_DARK, WIDE_LIGHT, put_on, sign_in
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.file_modes import no_umask
 from tests.integration.test_jobs import QUICK, Portal, enroll
-
-__all__ = ["docker_engine"]
 
 pytestmark = [
     pytest.mark.nightly,

@@ -13,12 +13,10 @@ from playwright.sync_api import Browser, BrowserContext, expect
 from tests.deployment import BOB, agent_of, api_token, make_deployment, serving
 from tests.e2e.conftest import screenshot
 from tests.e2e.walking import sign_in
-from tests.fixtures.docker_engine import DockerEngine, networked_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.file_modes import no_umask
 from tests.fixtures.polling import eventually
 from tests.integration.test_jobs import QUICK, Portal, enroll
-
-__all__ = ["networked_engine"]
 
 pytestmark = [
     pytest.mark.nightly,

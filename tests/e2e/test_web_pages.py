@@ -12,13 +12,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.deployment import BOB, agent_of, make_deployment, serving
 from tests.e2e.conftest import STEP_MS, screenshot
 from tests.e2e.walking import sign_in
-from tests.fixtures.docker_engine import DockerEngine, networked_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.file_modes import no_umask
 from tests.fixtures.polling import eventually
 from tests.fixtures.web_apps import WebApps, web_apps
 from tests.integration.test_jobs import QUICK, Portal, enroll
 
-__all__ = ["networked_engine", "web_apps"]
+__all__ = ["web_apps"]
 
 pytestmark = [
     pytest.mark.nightly,

@@ -18,12 +18,15 @@ from sqlalchemy import update
 
 from cli.database import open_database
 from core.clock import utc_now
+from core.ids import new_id
 from core.leases import Lease
+from portal.middleware.idempotency import AnswerLostError
 from tests.deployment import BOB, api_token
 from tests.fixtures.polling import eventually
 from tests.integration.cluster_site import ClusterSite
 from tests.integration.test_jobs import FINAL
 from vedette.client import Client
+from vedette.errors import PortalError
 
 log = logging.getLogger(__name__)
 
@@ -127,13 +130,21 @@ class Kills:
         seconds = self._dice.uniform(0, JOB_SECONDS)
         ident = f"$VEDETTE_ATTEMPT_ID $VEDETTE_JOB_ID >> {self._shown}"
         script = f"echo start {ident}; sleep {seconds:.2f}; echo end {ident}"
+        name = new_id()
         with self._client() as client:
-            job = client.submit(
-                command=["/bin/sh", "-c", script],
-                cpus=0.5,
-                memory_bytes=64 * 2**20,
-                max_retries=self._dice.choice([0, RETRIES]),
-            )
+            try:
+                job = client.submit(
+                    name=name,
+                    command=["/bin/sh", "-c", script],
+                    cpus=0.5,
+                    memory_bytes=64 * 2**20,
+                    max_retries=self._dice.choice([0, RETRIES]),
+                )
+            except PortalError as error:
+                # The portal was killed between the job and the response: the job is in the list.
+                if error.code != AnswerLostError.default_code:
+                    raise
+                [job] = [listed for listed in client.jobs() if listed.name == name]
         self._job_ids.append(job.id)
 
     def _client(self) -> Client:

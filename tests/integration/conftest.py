@@ -6,11 +6,13 @@ import pytest
 from sqlalchemy import Engine
 
 from core.db import Base, create_database_engine
+from tests.fixtures.kubernetes_site import kubernetes_server
 from tests.fixtures.mariadb import BOTH_DATABASES, MariaDB, mariadb_server
 from tests.fixtures.nginx import Front, deployment_behind_nginx
 from tests.fixtures.nvml import fake_nvml
+from tests.fixtures.shared_portal import serve, servers_share_portal, shared_portals
 
-__all__ = ["fake_nvml"]
+__all__ = ["fake_nvml", "kubernetes_server", "serve", "servers_share_portal", "shared_portals"]
 
 
 @pytest.fixture(scope="session")

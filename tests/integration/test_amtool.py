@@ -2,14 +2,12 @@
 
 import json
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from werkzeug.serving import make_server
 
 from alerting.evaluation.evaluator import Evaluator
 from alerting.notification.policies import save_policy
@@ -17,11 +15,12 @@ from alerting.rules.service import create_rule
 from core.clock import utc_now
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
-from portal.app import create_portal
 from tenants.models import Tenant, User
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, make_appliance, scope_of
-from tests.servers import free_port, require_program
+from tests.fixtures.serving import serving_flask
+from tests.fixtures.shared_portal import Serve
+from tests.servers import require_program
 from tests.unit.alerting.helpers import evaluate_rules, heat, hot
 from timeseries.store import Store
 
@@ -29,16 +28,10 @@ Amtool = Callable[..., Any]
 
 
 @pytest.fixture
-def url(sessions: SessionFactory, store: Store, tmp_path: Path) -> Iterator[str]:
+def url(serve: Serve, tmp_path: Path) -> Iterator[str]:
     """The address of a portal."""
-    app = create_portal(ServerSettings(data_dir=tmp_path), sessions=sessions, store=store)
-    server = make_server("127.0.0.1", free_port(), app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving_flask(serve(ServerSettings(data_dir=tmp_path), clock=utc_now)) as url:
+        yield url
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.migrated import copy_migrated
 from tests.fixtures.polling import eventually
-from tests.fixtures.s3 import credentials, new_bucket, s3_server
+from tests.fixtures.s3 import credentials, new_bucket
 from tests.servers import free_port, require_program
 from tests.unit.jobqueue.builders import submit
 from tests.unit.timeseries.killed_sealing import SETTLED_NS, count_by_hour
@@ -382,10 +382,9 @@ def moved(host: Host, folder: Path, *, database_url: str) -> Host:
 
 
 @pytest.mark.nightly
-def test_a_bucket_takes_backups_too(lost: Host, tmp_path: Path) -> None:
-    with s3_server(tmp_path) as endpoint:
-        url = f"s3://{new_bucket(endpoint).name}/vedette"
-        made = lost.vedette("backup", VEDETTE_BACKUP_URL=url, **credentials(endpoint))
+def test_a_bucket_takes_backups_too(lost: Host, s3_endpoint: str) -> None:
+    url = f"s3://{new_bucket(s3_endpoint).name}/vedette"
+    made = lost.vedette("backup", VEDETTE_BACKUP_URL=url, **credentials(s3_endpoint))
     assert made.returncode == 0, made.stderr
 
 

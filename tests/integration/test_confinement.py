@@ -17,10 +17,8 @@ from jobqueue.executors.docker.mapping import container_options
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.job_spec import ContainerPolicy
 from protocol.logs import plain_log
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
-
-__all__ = ["docker_engine"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

@@ -22,11 +22,9 @@ from jobqueue.storage.service import read_storage, record_storage, start_cleanup
 from protocol.attempts import AttemptSpec, DesiredState, ObservedState
 from protocol.storage import CleanupOrder, StorageReport
 from tests.cast import BOX, Cast, FrozenClock, scope_of
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine, isolated_engine
 from tests.fixtures.polling import eventually
 from tests.unit.jobqueue.builders import add_appliance
-
-__all__ = ["docker_engine"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 
@@ -70,6 +68,13 @@ class Site:
             observation.attempt_id: observation.state for observation in self.executor.observe()
         }
         return all(seen.get(self.specs[name].attempt_id) is ObservedState.RUNNING for name in names)
+
+
+@pytest.fixture(scope="module")
+def docker_engine() -> Iterator[DockerEngine]:
+    """Start an engine for these tests alone, which delete the image of all others."""
+    with isolated_engine() as engine:
+        yield engine
 
 
 @pytest.fixture

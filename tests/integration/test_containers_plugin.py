@@ -9,11 +9,9 @@ import pytest
 from jobqueue.executors.base import JOB_LABEL
 from plugins.base import PluginContext
 from plugins.containers.reader import ContainersConfig, ContainersPlugin
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from timeseries.points import Point
-
-__all__ = ["docker_engine"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

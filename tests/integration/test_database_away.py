@@ -17,8 +17,8 @@ from core.ids import new_id
 from portal.app import create_portal
 from tests.deployment import ALICE, OLIVIA, Deployment, api_token, make_deployment, serving
 from tests.fixtures.mariadb import mariadb_server
+from tests.fixtures.memory_stores import memory_store
 from tests.fixtures.polling import eventually
-from timeseries.duckdb.store import MEMORY, DuckDBStore
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_mariadb, pytest.mark.timeout(180)]
 
@@ -102,7 +102,7 @@ def _clients(deployment: Deployment, folder: Path) -> dict[str, Get]:
 def _paths(deployment: Deployment) -> list[str]:
     """Return an address of every route that is read, with ids that don't exist."""
     engine = create_database_engine(deployment.settings.resolved_database_url)
-    store = DuckDBStore(MEMORY)
+    store = memory_store()
     app = create_portal(deployment.settings, sessions=create_session_factory(engine), store=store)
     routes = [rule.rule for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
     store.close()

@@ -13,11 +13,11 @@ from jobqueue.executors.base import Challenges
 from jobqueue.executors.docker.executor import DockerExecutor
 from protocol.challenge_walk import root_of, walk, word_at
 from protocol.challenges import ChallengeOrder, ChallengeResult
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.fixtures.python_image import python_image
 
-__all__ = ["docker_engine", "python_image"]
+__all__ = ["python_image"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(300)]
 SEED = 77

@@ -26,12 +26,12 @@ from protocol.attempts import (
 )
 from protocol.job_spec import ContainerPolicy, HealthCheck, HealthCheckKind
 from protocol.logs import plain_log
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.docker_registry import Registry, registry
 from tests.fixtures.polling import eventually
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
 
-__all__ = ["docker_engine", "registry"]
+__all__ = ["registry"]
 
 pytestmark = [
     pytest.mark.needs_docker,

@@ -11,10 +11,8 @@ from jobqueue.executors.base import Probe
 from jobqueue.executors.docker.executor import DockerExecutor
 from jobqueue.executors.docker.probe import MACHINES, image_archive
 from protocol.attempts import AttemptSpec, ObservedState, ProbeOrder
-from tests.fixtures.docker_engine import DockerEngine, bridged_engine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine, bridged_engine
 from tests.fixtures.polling import eventually
-
-__all__ = ["docker_engine"]
 
 pytestmark = [
     pytest.mark.needs_docker,

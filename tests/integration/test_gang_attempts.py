@@ -13,11 +13,10 @@ from collector.jobs.attempts import AttemptRunner
 from jobqueue.executors.docker.executor import DockerExecutor
 from protocol.attempts import AttemptObservation, AttemptSpec, DesiredState, ObservedState
 from protocol.job_spec import Port
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.gang_appliances import BUSYBOX, Appliance, Site, gang, site_of
 from tests.fixtures.polling import eventually
 
-__all__ = ["docker_engine"]
 pytestmark = pytest.mark.needs_docker
 
 

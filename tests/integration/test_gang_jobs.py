@@ -13,12 +13,11 @@ import pytest
 import requests
 
 from tests.deployment import ALICE, Deployment, agent_of, api_token, make_deployment, serving
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
 from tests.servers import require_program
 
-__all__ = ["docker_engine"]
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_docker, pytest.mark.timeout(300)]
 USR = ({"source": "/usr", "target": "/usr"}, {"source": "/usr/lib", "target": "/lib"})
 LIBRARIES = {"source": "/usr/lib64", "target": "/lib64"}

@@ -13,7 +13,7 @@ from docker.errors import ContainerError
 from collector.gang_networks.containers import NetworkContainers, sandbox_name
 from collector.gang_networks.errors import LostError
 from protocol.attempts import AttemptSpec
-from tests.fixtures.docker_engine import DockerEngine, docker_engine, networked_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.gang_appliances import (
     BUSYBOX,
     Appliance,
@@ -26,7 +26,6 @@ from tests.fixtures.gang_appliances import (
 )
 from tests.fixtures.polling import eventually
 
-__all__ = ["docker_engine", "networked_engine"]
 pytestmark = pytest.mark.needs_docker
 
 SWITCH, BRIDGE, SANDBOX, MEMBER = "switch", "bridge", "sandbox", "member"

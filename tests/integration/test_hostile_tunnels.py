@@ -29,7 +29,7 @@ from tests.fixtures.serving import Serving
 from tests.unit.jobqueue.builders import report, start
 from timeseries.store import Store
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("servers_share_portal")]
 
 ZEROS = bytes(1024 * 1024)
 

@@ -10,8 +10,8 @@ import pytest
 import requests
 
 from tests.fixtures.databases import influxdb
+from tests.fixtures.memory_stores import memory_store
 from tests.integration.influxql_statements import FIELDS, Statements, points
-from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.influxql.queries import answers
 from timeseries.lineprotocol.encode import encode
 from timeseries.promql.selection import Source
@@ -43,7 +43,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    opened = DuckDBStore(MEMORY)
+    opened = memory_store()
     assert write(opened, points(START_SECONDS, SECONDS), identity={"tenant": "acme"}) == []
     yield opened
     opened.close()

@@ -33,16 +33,18 @@ from tenants.models import AuditEntry
 from tenants.users.sightings import Sightings
 from tenants.users.tokens import TokenLimits, create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.fixtures.serving import Serving
 from tests.fixtures.tunnels import serve_wanted_tunnel
 from tests.unit.jobqueue.builders import report, start
 from timeseries.store import Store
 
-__all__ = ["docker_engine"]
-
-pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.needs_docker,
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("servers_share_portal"),
+]
 
 MEBIBYTE = 2**20
 
@@ -148,6 +150,8 @@ def backend(sessions: SessionFactory, store: Store, tmp_path: Path) -> Backend:
         max_sessions_per_job=2,
         job_session_idle_seconds=8,
         max_copy_bytes=8 * MEBIBYTE,
+        requests_per_second_per_user=0.0,
+        requests_per_second_per_address=0.0,
     )
     return Backend(settings, sessions, store, Sightings(sessions))
 

@@ -21,14 +21,12 @@ from tests.deployment import (
     make_deployment,
     serving,
 )
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.file_modes import no_umask, open_to_others
 from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.polling import eventually
 from vedette.client import Client
 from vedette.datasets import upload_version
-
-__all__ = ["docker_engine"]
 
 FINAL = {"succeeded", "failed", "stopped", "lost"}
 QUICK = """

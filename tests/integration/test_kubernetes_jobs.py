@@ -11,11 +11,9 @@ import pytest
 from jobqueue.executors.kubernetes.manifests import job_name
 from tests.deployment import BOB, Deployment, agent_of, api_token, make_deployment, serving
 from tests.fixtures.kubernetes_cluster import Cluster
-from tests.fixtures.kubernetes_site import KubernetesSite, kubernetes_server, opened_site
+from tests.fixtures.kubernetes_site import KubernetesSite, opened_site
 from tests.fixtures.polling import eventually
 from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
-
-__all__ = ["kubernetes_server"]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_java, pytest.mark.timeout(300)]
 IMAGE = "hello:1"

@@ -22,13 +22,11 @@ from tests.deployment import ALICE, BOB, Deployment, agent_of, api_token
 from tests.e2e.conftest import STEP_MS, headless_chromium
 from tests.e2e.inboxes import WebhookServer
 from tests.e2e.walking import sign_in
-from tests.fixtures.docker_engine import DockerEngine, networked_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.many_hosts import OWN, ManyHosts, many_hosts
 from tests.fixtures.polling import eventually
 from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
 from vedette.client import Client
-
-__all__ = ["networked_engine"]
 
 pytestmark = [
     pytest.mark.nightly,

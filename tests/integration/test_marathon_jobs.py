@@ -7,12 +7,10 @@ import pytest
 import requests
 
 from tests.deployment import agent_of, make_deployment, serving
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
-from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
+from tests.fixtures.docker_engine import DockerEngine
+from tests.fixtures.mesos_site import HOSTNAME, MesosSite
 from tests.fixtures.polling import eventually
 from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
-
-__all__ = ["docker_engine", "mesos_site"]
 
 
 @pytest.mark.nightly

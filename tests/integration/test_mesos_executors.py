@@ -29,16 +29,14 @@ from jobqueue.executors.mesos.metronome import MetronomeExecutor
 from jobqueue.executors.settings import MesosSettings, ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.job_spec import HealthCheck, HealthCheckKind
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
-from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
+from tests.fixtures.docker_engine import DockerEngine
+from tests.fixtures.mesos_site import HOSTNAME, MesosSite
 from tests.fixtures.polling import eventually
 from tests.mesos.marathon import Marathon
 from tests.mesos.marathon_api import marathon_app
 from tests.mesos.metronome import Metronome, metronome_app
 from tests.mesos.serving import Secured, Server
 from tests.servers import free_port
-
-__all__ = ["docker_engine", "mesos_site"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

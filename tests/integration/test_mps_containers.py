@@ -16,11 +16,11 @@ from jobqueue.executors.docker.executor import DockerExecutor
 from protocol.attempts import AttemptObservation, AttemptSpec, DesiredState, ObservedState
 from protocol.gpu_slices import GPUPartition, GPUSlice, PartitionMode
 from protocol.logs import plain_log
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.mps import MPSHost, mps_host, mps_program
 from tests.fixtures.polling import eventually
 
-__all__ = ["docker_engine", "mps_host", "mps_program"]
+__all__ = ["mps_host", "mps_program"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

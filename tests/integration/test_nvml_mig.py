@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shared.mig_steps import MIGSteps
 from collector.gpu_slices.mig import MIGSlices
 from collector.gpu_slices.mig_worker import WorkerMIGDriver
 from collector.gpu_slices.modes import AllModes
@@ -14,6 +13,7 @@ from jobqueue.executors.simulated.executor import SimulatedExecutor
 from plugins.mig import MIGError, MIGInUseError, MIGPermissionError
 from protocol.attempts import AttemptObservation, AttemptSpec, DesiredState, ObservedState
 from protocol.gpu_slices import GPUPartition, GPUSlice, MIGPlacement, PartitionMode
+from tests.fixtures.mig_steps import MIGSteps
 from tests.fixtures.nvml import World, nvml_environment, reading
 from tests.fixtures.polling import eventually
 from tests.unit.collector.hand_clock import HandClock

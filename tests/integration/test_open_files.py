@@ -25,7 +25,7 @@ from cli.database import open_database
 from core.clock import from_ns, to_ns, utc_now
 from tenants.models import Tenant
 from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
-from tests.fixtures.s3 import Bucket, credentials, new_bucket, s3_server
+from tests.fixtures.s3 import Bucket, credentials, new_bucket
 from tests.unit.timeseries.rollup_samples import gpu, seeded, write_all
 from timeseries.open_store import open_store
 from timeseries.store import DAY_NS, HOUR_NS, Store
@@ -182,12 +182,12 @@ def in_folder(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="module")
-def in_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("bucket")
-    with s3_server(folder) as endpoint, pytest.MonkeyPatch.context() as patch:
-        for name, value in credentials(endpoint).items():
+def in_bucket(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in credentials(s3_endpoint).items():
             patch.setenv(name, value)
-        yield make_world(folder / "data", new_bucket(endpoint))
+        folder = tmp_path_factory.mktemp("bucket")
+        yield make_world(folder / "data", new_bucket(s3_endpoint))
 
 
 def require_engines() -> Path:

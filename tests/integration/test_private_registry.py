@@ -27,12 +27,12 @@ from tenants.lifecycle.removal_worker import SETTLE
 from tenants.models import RemovalState, TenantRemoval, TenantState
 from tenants.users.tokens import TokenLimits, create_api_token, revoke_api_token
 from tests.cast import PASSWORD, Cast, scope_of
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.fixtures.private_registry import PrivateRegistry, private_registry
 from timeseries.store import Store
 
-__all__ = ["docker_engine", "private_registry"]
+__all__ = ["private_registry"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

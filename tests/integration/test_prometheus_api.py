@@ -1,7 +1,6 @@
 """The API that Prometheus' own tools read: promtool, a Prometheus that federates, and Grafana."""
 
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -9,18 +8,18 @@ from typing import Any
 
 import pytest
 import requests
-from werkzeug.serving import make_server
 
 from core.clock import NS_PER_SECOND, to_ns, utc_now
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
-from portal.app import create_portal
 from tenants.models import User
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, scope_of
 from tests.fixtures.polling import eventually
 from tests.fixtures.prometheus import PACKAGE, prometheus
-from tests.servers import free_port, require_program
+from tests.fixtures.serving import serving_flask
+from tests.fixtures.shared_portal import Serve
+from tests.servers import require_program
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -49,17 +48,11 @@ def samples(store: Store, cast: Cast) -> None:
 
 
 @pytest.fixture
-def url(sessions: SessionFactory, store: Store, tmp_path: Path, samples: None) -> Iterator[str]:
+def url(serve: Serve, tmp_path: Path, samples: None) -> Iterator[str]:
     """The address of the API on a portal."""
     assert samples is None
-    app = create_portal(ServerSettings(data_dir=tmp_path), sessions=sessions, store=store)
-    server = make_server("127.0.0.1", free_port(), app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.port}/api/v1/prometheus"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving_flask(serve(ServerSettings(data_dir=tmp_path), clock=utc_now)) as url:
+        yield f"{url}/api/v1/prometheus"
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import requests
 
+from tests.fixtures.memory_stores import memory_store
 from tests.fixtures.prometheus import prometheus
 from tests.integration.promql_expressions import Expressions, samples
-from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
 from timeseries.promql.queries import Answer, query_range
 from timeseries.promql.render import rendered
@@ -41,7 +41,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    opened = DuckDBStore(MEMORY)
+    opened = memory_store()
     points = [
         Point(name, dict(tags), {"value": value}, at_ms * 1_000_000)
         for (name, tags), values in samples(START_MS, END_MS).items()

@@ -9,13 +9,14 @@ import pytest
 import requests
 
 from tests.deployment import ALICE, Deployment, agent_of, api_token, make_deployment, serving
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.servers import require_program
 
-__all__ = ["docker_engine"]
-
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_docker, pytest.mark.timeout(400)]
+
+# A backup can take longer than any job of a fixed length.
+UNTIL_SIGNAL = "trap 'exit 0' TERM; sleep 600 & wait"
 
 
 class Portal:
@@ -72,11 +73,12 @@ def test_no_job_runs_twice_when_a_portal_is_restored(
         stack.enter_context(agent_of(lost, home=home, toml=toml))
         portal = Portal(lost, docker_engine)
         portal.submit("long", "sleep 600")
-        portal.submit("short", "sleep 15")
+        portal.submit("short", UNTIL_SIGNAL)
         eventually(lambda: set(portal.states().values()) == {"running"}, within_seconds=90)
         made = lost.process("backup", environ=variables)
         assert made.returncode == 0, made.stderr
         portal.submit("later", "sleep 600")
+        end_waiting(docker_engine)
         eventually(lambda: portal.states()["short"] == "succeeded", within_seconds=90)
         eventually(lambda: portal.states()["later"] == "running", within_seconds=90)
         eventually(lambda: len(containers(docker_engine)) == 2, within_seconds=90)
@@ -90,6 +92,17 @@ def test_no_job_runs_twice_when_a_portal_is_restored(
         )
         eventually(lambda: len(containers(docker_engine)) == 1, within_seconds=90)
         assert containers(docker_engine) < before
+
+
+def end_waiting(engine: DockerEngine) -> None:
+    """Let the job end that waits for a signal."""
+    client = docker.DockerClient(base_url=engine.url)
+    try:
+        for container in client.containers.list():
+            if UNTIL_SIGNAL in container.attrs["Config"]["Cmd"]:
+                container.kill("TERM")
+    finally:
+        client.close()
 
 
 def containers(engine: DockerEngine) -> set[str]:

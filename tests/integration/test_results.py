@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.deployment import CHARLIE, agent_of, make_deployment, serving
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.file_modes import no_umask
 from tests.fixtures.polling import eventually
 from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
-
-__all__ = ["docker_engine"]
 
 MIB = 2**20
 # The first attempt leaves a checkpoint and fails; the next one goes on from it.

@@ -1,6 +1,5 @@
 """Results in a tenant's own bucket: signed addresses, and no credentials on the appliance."""
 
-from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from threading import Event
@@ -28,10 +27,9 @@ from tests.unit.access.test_results import Site, site
 __all__ = ["api", "dgx", "settings", "site", "store"]
 
 
-@pytest.fixture(scope="module")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
-        yield new_bucket(endpoint)
+@pytest.fixture
+def bucket(s3_endpoint: str) -> Bucket:
+    return new_bucket(s3_endpoint)
 
 
 def test_results_go_to_the_tenants_bucket_and_come_back(

@@ -38,12 +38,6 @@ SAMPLES = 144
 Opener = Callable[[], DuckDBStore]
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
-        yield endpoint
-
-
 @pytest.fixture
 def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     for name, value in credentials(s3_endpoint).items():

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.slurm import NODE_GPUS, NODES, SlurmCluster, slurm_cluster
+from tests.fixtures.slurm import NODE_GPUS, NODES, SlurmCluster
 from tests.integration.cluster_site import ClusterSite, cluster_site
 from tests.integration.test_jobs import FINAL
-
-__all__ = ["slurm_cluster"]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_slurm, pytest.mark.timeout(300)]
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.slurm import NODES, SlurmCluster, slurm_cluster
+from tests.fixtures.slurm import NODES, SlurmCluster
 from tests.integration.cluster_kills import Kills
 from tests.integration.cluster_site import cluster_site
-
-__all__ = ["slurm_cluster"]
 
 
 @pytest.mark.nightly

@@ -17,14 +17,6 @@ def show(statement: Show, measurements: Sequence[Measurement]) -> list[ResultSer
     return _LISTS[statement.kind](statement, measurements)
 
 
-def _databases(_: Show, __: Sequence[Measurement]) -> list[ResultSeries]:
-    return [ResultSeries("databases", ["name"], [[DATABASE]])]
-
-
-def _retention_policies(_: Show, __: Sequence[Measurement]) -> list[ResultSeries]:
-    return [ResultSeries("", _POLICY_COLUMNS, [_POLICY])]
-
-
 def _measurements(statement: Show, measurements: Sequence[Measurement]) -> list[ResultSeries]:
     names = [
         measurement.name
@@ -85,8 +77,8 @@ def _wanted_tags(statement: Show, tags: Sequence[str]) -> list[str]:
 
 
 _LISTS: Mapping[str, Callable[[Show, Sequence[Measurement]], list[ResultSeries]]] = {
-    "databases": _databases,
-    "retention policies": _retention_policies,
+    "databases": lambda _, __: [ResultSeries("databases", ["name"], [[DATABASE]])],
+    "retention policies": lambda _, __: [ResultSeries("", _POLICY_COLUMNS, [_POLICY])],
     "measurements": _measurements,
     "field keys": _field_keys,
     "tag keys": _tag_keys,

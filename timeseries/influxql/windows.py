@@ -105,14 +105,6 @@ def _mean(segments: Segments) -> Reduced:
     return Reduced(np.add.reduceat(segments.rows.values, segments.starts) / segments.counts)
 
 
-def _sum(segments: Segments) -> Reduced:
-    return Reduced(np.add.reduceat(segments.rows.values, segments.starts))
-
-
-def _count(segments: Segments) -> Reduced:
-    return Reduced(segments.counts.astype(np.float64))
-
-
 def _last(segments: Segments) -> Reduced:
     # Of samples at the same time, the greatest counts.
     return _of_row(segments, segments.starts + segments.counts - 1)
@@ -137,10 +129,6 @@ def _max(segments: Segments) -> Reduced:
     segment = np.repeat(np.arange(len(segments.starts)), segments.counts)
     ordered = replace(segments, rows=rows.ordered(rows.times_ns, -rows.values, segment))
     return _of_row(ordered, ordered.starts)
-
-
-def _spread(segments: Segments) -> Reduced:
-    return Reduced(_max(segments).values - _min(segments).values)
 
 
 def _median(segments: Segments) -> Reduced:
@@ -220,13 +208,13 @@ def percentile(segments: Segments, percent: float) -> Reduced:
 
 REDUCERS: Mapping[str, Callable[[Segments], Reduced]] = {
     "mean": _mean,
-    "sum": _sum,
-    "count": _count,
+    "sum": lambda segments: Reduced(np.add.reduceat(segments.rows.values, segments.starts)),
+    "count": lambda segments: Reduced(segments.counts.astype(np.float64)),
     "first": _first,
     "last": _last,
     "min": _min,
     "max": _max,
-    "spread": _spread,
+    "spread": lambda segments: Reduced(_max(segments).values - _min(segments).values),
     "median": _median,
     "stddev": _stddev,
     "mode": _mode,

@@ -282,10 +282,6 @@ def decode_values(kinds: tuple[type, ...], fields: Sequence[str]) -> Columns | N
         return None
 
 
-def _fits(integers: Sequence[float | int]) -> bool:
-    return min(integers) >= MIN_INT64 and max(integers) <= MAX_INT64
-
-
 def split_values(
     names: tuple[str, ...], kinds: tuple[type, ...], fields: Sequence[str]
 ) -> Columns | None:
@@ -311,7 +307,7 @@ def _read_texts(kind: type, texts: Sequence[str]) -> Sequence[FieldValue] | None
             return [BOOLEANS[text] for text in texts]
         if kind is int:
             integers = [int(text[:-1]) for text in texts]
-            return integers if _fits(integers) else None
+            return integers if min(integers) >= MIN_INT64 and max(integers) <= MAX_INT64 else None
         floats = list(map(float, texts))
     except (KeyError, ValueError):
         return None

@@ -97,10 +97,6 @@ def _by_windows(reduce: np.ufunc) -> Callable[[Windows], Floats]:
     return reduced
 
 
-def _average(windows: Windows) -> Floats:
-    return _by_windows(np.add)(windows) / windows.counts
-
-
 def _variance(members: Members) -> Floats:
     means = members.sums(members.values) / members.counts
     deviations = members.values - members.by_sample(means)
@@ -172,7 +168,7 @@ _FUNCTIONS: Mapping[str, tuple[_Reducer, int]] = {
     "changes": (_count_of(_has_changed), 1),
     "resets": (_count_of(lambda before, after: after < before), 1),
     "sum_over_time": (_by_windows(np.add), 1),
-    "avg_over_time": (_average, 1),
+    "avg_over_time": (lambda windows: _by_windows(np.add)(windows) / windows.counts, 1),
     "min_over_time": (_by_windows(np.fmin), 1),
     "max_over_time": (_by_windows(np.fmax), 1),
     "count_over_time": (lambda windows: windows.counts.astype(np.float64), 1),

@@ -3,22 +3,21 @@
 import contextlib
 import io
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import msgspec
 import requests
-from docker.errors import DockerException, ImageNotFound, NotFound
+from docker.errors import DockerException, ImageNotFound
 
 import protocol.challenge_walk
 from jobqueue.executors import challenge
-from jobqueue.executors.base import OWNER_LABEL, ExecutorError
+from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.challenge.program import MODULE_NAME
 from jobqueue.executors.docker import mapping
+from jobqueue.executors.docker.own_containers import OwnContainers
 from jobqueue.executors.docker.pull import PullError, pull
-from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import AttemptSpec
 from protocol.challenges import ChallengeAnswer, ChallengeOrder, ChallengeResult, shortened
 
@@ -32,31 +31,17 @@ FOLDER = f"/{NAME}"
 class DockerChallenges:
     """Runs challenges on one engine."""
 
-    def __init__(
-        self,
-        client: Callable[[], Any],
-        *,
-        owner: str,
-        registry_token: CurrentRegistryToken,
-        pids_limit: int,
-    ) -> None:
-        self._client = client
-        self._owner = owner
-        self._registry_token = registry_token
-        self._pids_limit = pids_limit
+    def __init__(self, containers: OwnContainers) -> None:
+        self._containers = containers
         self._cancelled = Event()
-
-    @property
-    def _name(self) -> str:
-        return f"{NAME}-{self._owner}"
 
     def run(self, order: ChallengeOrder) -> ChallengeResult:
         """Run the program in a container; what keeps it from an answer is the problem."""
         self._cancelled.clear()
         answer, problem = None, ""
         try:
-            client = self._client()
-            self._remove(client)  # what an agent that was killed has left
+            client = self._containers.client()
+            self._containers.remove(client, NAME)  # what an agent that was killed has left
             self._pull(client, order.image)
             answer = self._run_container(client, order)
         except (DockerException, requests.RequestException) as error:
@@ -71,13 +56,13 @@ class DockerChallenges:
         """Remove the container: its GPUs are free when this returns."""
         self._cancelled.set()
         with contextlib.suppress(DockerException, requests.RequestException, ExecutorError):
-            self._remove(self._client())
+            self._containers.remove(self._containers.client(), NAME)
 
     def _pull(self, client: Any, image: str) -> None:  # noqa: ANN401 - untyped SDK
         try:
             client.images.get(image)
         except ImageNotFound:
-            credentials = self._registry_token.credentials_for(image)
+            credentials = self._containers.registry_token.credentials_for(image)
             progress = lambda _text: not self._cancelled.is_set()  # noqa: E731 - one use
             pull(client.api, image, credentials=credentials, on_progress=progress)
 
@@ -93,13 +78,9 @@ class DockerChallenges:
             gpu_uuids=order.gpu_uuids,
             memory_bytes=MEMORY_BYTES + MEMORY_BYTES_OF_GPU * len(order.gpu_uuids),
         )
-        options = mapping.container_options(
-            spec, owner=self._owner, pids_limit=self._pids_limit, engine=client.info()
-        )
-        options |= {"name": self._name, "labels": {OWNER_LABEL: self._owner}, "nano_cpus": None}
-        options |= {"entrypoint": [], "network_disabled": True}
+        options = {"nano_cpus": None, "entrypoint": list[str](), "network_disabled": True}
         try:
-            container = client.containers.create(**options)
+            container = self._containers.create(client, spec, options)
             container.put_archive("/", program_archive())
             if not self._cancelled.is_set():
                 container.start()
@@ -110,15 +91,11 @@ class DockerChallenges:
                 if len(output) > MAX_ANSWER_BYTES:
                     raise ExecutorError("The program printed too much.")
         finally:
-            self._remove(client)
+            self._containers.remove(client, NAME)
         if status:
             words = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise ExecutorError(f"The program ended with code {status}: {words}")
         return msgspec.json.decode(bytes(output), type=ChallengeAnswer)
-
-    def _remove(self, client: Any) -> None:  # noqa: ANN401 - untyped SDK
-        with contextlib.suppress(NotFound):
-            client.containers.get(self._name).remove(force=True, v=True)
 
 
 def program_archive() -> bytes:

@@ -37,6 +37,7 @@ from jobqueue.executors.docker.challenge import DockerChallenges
 from jobqueue.executors.docker.health import ContainerHealth
 from jobqueue.executors.docker.launch import Launches
 from jobqueue.executors.docker.logs import LogSpool
+from jobqueue.executors.docker.own_containers import OwnContainers
 from jobqueue.executors.docker.probe import MACHINES, DockerProbe
 from jobqueue.executors.docker.pull import PullError
 from jobqueue.executors.docker.storage import DockerStorage
@@ -95,12 +96,10 @@ class DockerExecutor:
             pids_limit=pids_limit,
             clock=clock,
         )
-        self._probe = DockerProbe(
-            self._client, owner=owner, registry_token=registry_token, pids_limit=pids_limit
+        containers = OwnContainers(
+            client=self._client, owner=owner, registry_token=registry_token, pids_limit=pids_limit
         )
-        self._challenges = DockerChallenges(
-            self._client, owner=owner, registry_token=registry_token, pids_limit=pids_limit
-        )
+        self._probe, self._challenges = DockerProbe(containers), DockerChallenges(containers)
         self._stop_threads: dict[str, Thread] = {}
         self._health = ContainerHealth()
         self._output_seen: dict[str, tuple[int, float]] = {}

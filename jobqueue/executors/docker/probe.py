@@ -4,18 +4,17 @@ Its image is a static program of a few bytes, so that no registry is needed. Wha
 starting, such as a missing bridge or a broken GPU runtime, fails it, too.
 """
 
-import contextlib
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import requests
-from docker.errors import DockerException, NotFound
+from docker.errors import DockerException
 
-from jobqueue.executors.base import OWNER_LABEL, ExecutorError
+from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.docker import mapping
+from jobqueue.executors.docker.own_containers import OwnContainers
 from jobqueue.executors.docker.static_image import image_of
-from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import AttemptSpec, ProbeOrder
 
 REPOSITORY, TAG = "vedette-probe", "1"
@@ -33,36 +32,24 @@ MACHINES: Mapping[str, bytes] = {
 class DockerProbe:
     """Runs probes on one engine."""
 
-    def __init__(
-        self,
-        client: Callable[[], Any],
-        *,
-        owner: str,
-        registry_token: CurrentRegistryToken,
-        pids_limit: int,
-    ) -> None:
-        self._client = client
-        self._owner = owner
-        self._registry_token = registry_token
-        self._pids_limit = pids_limit
+    def __init__(self, containers: OwnContainers) -> None:
+        self._containers = containers
 
     def run(self, order: ProbeOrder) -> str:
         """Run a container that ends at once; return why it failed, or ""."""
         try:
-            client = self._client()
+            client = self._containers.client()
             if order.image:
-                credentials = self._registry_token.credentials_for(order.image)
+                credentials = self._containers.registry_token.credentials_for(order.image)
                 client.api.inspect_distribution(order.image, auth_config=credentials)
             return self._run_container(client, order)
         except (DockerException, requests.RequestException, ExecutorError) as error:
             return mapping.explain(error)
 
     def _run_container(self, client: Any, order: ProbeOrder) -> str:  # noqa: ANN401 - untyped SDK
-        engine = client.info()
         archive = image_archive(platform.machine())
         client.api.import_image_from_data(archive, repository=REPOSITORY, tag=TAG)
-        name = f"{NAME}-{self._owner}"
-        self._remove(client, name)  # what an agent that was killed has left
+        self._containers.remove(client, NAME)  # what an agent that was killed has left
         spec = AttemptSpec(
             attempt_id="",
             job_id="",
@@ -72,22 +59,13 @@ class DockerProbe:
             gpu_uuids=order.gpu_uuids,
             memory_bytes=MEMORY_BYTES,
         )
-        options = mapping.container_options(
-            spec, owner=self._owner, pids_limit=self._pids_limit, engine=engine
-        )
-        options |= {"name": name, "labels": {OWNER_LABEL: self._owner}}
         try:
-            container = client.containers.create(**options)
+            container = self._containers.create(client, spec)
             container.start()
             status = container.wait(timeout=WAIT_SECONDS)["StatusCode"]
         finally:
-            self._remove(client, name)
+            self._containers.remove(client, NAME)
         return "" if status == 0 else f"The probe exited with code {status}."
-
-    @staticmethod
-    def _remove(client: Any, name: str) -> None:  # noqa: ANN401 - untyped SDK
-        with contextlib.suppress(NotFound):
-            client.containers.get(name).remove(force=True)
 
 
 def image_archive(machine: str) -> bytes:

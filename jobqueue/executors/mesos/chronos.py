@@ -12,17 +12,13 @@ Source: Chronos' documentation of its REST API; `JobManagementResource`.
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from core.clock import to_ns
-from jobqueue.executors.abilities import refusal
 from jobqueue.executors.base import InvalidError, NotFoundError
 from jobqueue.executors.confinement import docker_parameters
-from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of
+from jobqueue.executors.mesos.executor import JobsExecutor, Site, memory_of, ns_of, volumes_of
 from jobqueue.executors.recorded import environment_of
 from jobqueue.executors.scheduler_api import SchedulerAPI
-from jobqueue.executors.settings import ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 
 log = logging.getLogger(__name__)
@@ -37,25 +33,14 @@ QUEUED, IDLE = "queued", "idle"
 SEARCH_LIMIT = "1000000"
 
 
-class ChronosExecutor(MesosExecutor):
+class ChronosExecutor(JobsExecutor):
     """Runs attempts through Chronos."""
 
     name = "chronos"
     names: Sequence[str] = (name,)
 
-    def __init__(self, settings: ServerSettings, site: Site) -> None:
-        super().__init__(site)
-        self._api = SchedulerAPI("Chronos", settings)
-        self._found_prefix = ""
-
-    def close(self) -> None:
-        """Close the connections; jobs continue."""
-        self._api.close()
-
-    def _unsupported(self, spec: AttemptSpec) -> str:
-        if spec.is_service:
-            return "Chronos does not run services. Configure [marathon] on this appliance."
-        return refusal(self.name, spec)
+    title = "Chronos"
+    _found_prefix = ""
 
     def _submit(self, spec: AttemptSpec) -> None:
         """Create the job if it is missing; posting it again would run it again."""
@@ -119,9 +104,6 @@ class ChronosExecutor(MesosExecutor):
             self._found_prefix = find_prefix(self._api)
         return self._found_prefix
 
-    def _job_name(self, attempt_id: str) -> str:
-        return f"vedette.{self._site.owner}.{attempt_id}"
-
 
 def find_prefix(api: SchedulerAPI) -> str:
     """Return where this generation of Chronos has its API.
@@ -167,14 +149,7 @@ def job_of(spec: AttemptSpec, site: Site, *, name: str) -> Answer:
             "network": "BRIDGE",
             "forcePullImage": False,
             "parameters": parameters,
-            "volumes": [
-                {
-                    "hostPath": mount.source,
-                    "containerPath": mount.target,
-                    "mode": "RO" if mount.is_read_only else "RW",
-                }
-                for mount in spec.mounts
-            ],
+            "volumes": volumes_of(spec),
         },
     }
     if not site.is_anywhere:
@@ -205,5 +180,5 @@ def observe_job(attempt_id: str, job: Mapping[str, Any], state: str) -> AttemptO
     return AttemptObservation(
         attempt_id=attempt_id,
         state=ObservedState.SUCCEEDED if has_succeeded else ObservedState.FAILED,
-        finished_at_ns=to_ns(datetime.fromisoformat(ended)),
+        finished_at_ns=ns_of(ended),
     )

@@ -3,10 +3,16 @@
 import logging
 import time
 from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
 
+from core.clock import to_ns
+from jobqueue.executors.abilities import refusal
 from jobqueue.executors.base import AttemptUsage, ExecSession, ExecutorError, NoExecError
 from jobqueue.executors.mesos.agent import MesosAgent, explain
 from jobqueue.executors.recorded import Ending, ExecutorSite, Record, RecordedExecutor
+from jobqueue.executors.scheduler_api import SchedulerAPI
+from jobqueue.executors.settings import ServerSettings
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 
@@ -104,6 +110,49 @@ class MesosExecutor(RecordedExecutor[Site]):
                     record.read_bytes[path] = record.read_bytes.get(path, 0) + len(chunk)
                     if not self._append_bounded(record, chunk):
                         return
+
+
+class JobsExecutor(MesosExecutor):
+    """An executor over a scheduler of one-time jobs, which are named after their attempts.
+
+    Attributes:
+        title: the name of the scheduler in messages.
+    """
+
+    title: ClassVar[str]
+
+    def __init__(self, settings: ServerSettings, site: Site) -> None:
+        super().__init__(site)
+        self._api = SchedulerAPI(self.title, settings)
+
+    def close(self) -> None:
+        """Close the connections; jobs continue."""
+        self._api.close()
+
+    def _unsupported(self, spec: AttemptSpec) -> str:
+        if spec.is_service:
+            return f"{self.title} does not run services. Configure [marathon] on this appliance."
+        return refusal(self.name, spec)
+
+    def _job_name(self, attempt_id: str) -> str:
+        return f"vedette.{self._site.owner}.{attempt_id}"
+
+
+def volumes_of(spec: AttemptSpec) -> list[dict[str, str]]:
+    """Return the mounts of an attempt, as all schedulers of Mesos take them."""
+    return [
+        {
+            "hostPath": mount.source,
+            "containerPath": mount.target,
+            "mode": "RO" if mount.is_read_only else "RW",
+        }
+        for mount in spec.mounts
+    ]
+
+
+def ns_of(text: str) -> int:
+    """Return a time of a scheduler, in ISO 8601."""
+    return to_ns(datetime.fromisoformat(text))
 
 
 def memory_of(spec: AttemptSpec) -> int:

@@ -10,7 +10,6 @@ Source: Marathon's documentation of its REST API, "Health checks", "Event bus", 
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from threading import Event, Thread
 from typing import Any
 
@@ -22,7 +21,7 @@ from jobqueue.executors.abilities import refusal
 from jobqueue.executors.base import ConflictError, ExecutorError, InvalidError, NotFoundError
 from jobqueue.executors.confinement import docker_parameters
 from jobqueue.executors.mesos.agent import explain
-from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of
+from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of, ns_of, volumes_of
 from jobqueue.executors.mesos.marathon_client import Answer, Marathon, MarathonApp, MarathonError
 from jobqueue.executors.recorded import environment_of
 from jobqueue.executors.settings import ServerSettings
@@ -231,14 +230,7 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
             docker["network"] = "BRIDGE"
     if has_networks:
         options["networks"] = [{"mode": "host" if has_gpus else "container/bridge"}]
-    container["volumes"] = [
-        {
-            "hostPath": mount.source,
-            "containerPath": mount.target,
-            "mode": "RO" if mount.is_read_only else "RW",
-        }
-        for mount in spec.mounts
-    ]
+    container["volumes"] = volumes_of(spec)
     if spec.command:
         options["args"] = list(spec.command)
     if spec.health_check is not None:
@@ -305,7 +297,7 @@ def observe_app(
                 reason=ending.reason,
                 message=ending.message,
             )
-    started = [_to_ns(task["startedAt"]) for task in running if task.get("startedAt")]
+    started = [ns_of(task["startedAt"]) for task in running if task.get("startedAt")]
     return AttemptObservation(
         attempt_id=attempt_id,
         state=ObservedState.RUNNING if running else ObservedState.STARTING,
@@ -410,7 +402,3 @@ def _endpoints(app: Mapping[str, Any], running: list[Answer]) -> dict[str, str]:
         for task in running[:1]
         for name, port in zip(names, task.get("ports") or [], strict=False)
     }
-
-
-def _to_ns(text: str) -> int:
-    return to_ns(datetime.fromisoformat(text))

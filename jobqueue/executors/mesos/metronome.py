@@ -7,17 +7,12 @@ Source: Metronome's API description (`jobspec.schema.json`).
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from core.clock import to_ns
-from jobqueue.executors.abilities import refusal
 from jobqueue.executors.base import ConflictError, NotFoundError
 from jobqueue.executors.confinement import docker_parameters
-from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of
+from jobqueue.executors.mesos.executor import JobsExecutor, Site, memory_of, ns_of, volumes_of
 from jobqueue.executors.recorded import environment_of
-from jobqueue.executors.scheduler_api import SchedulerAPI
-from jobqueue.executors.settings import ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 
 log = logging.getLogger(__name__)
@@ -29,28 +24,17 @@ LEAST_CPUS = 0.01
 EMBED = ("activeRuns", "history")
 
 
-class MetronomeExecutor(MesosExecutor):
+class MetronomeExecutor(JobsExecutor):
     """Runs attempts through Metronome."""
 
     name = "metronome"
     names: Sequence[str] = (name,)
 
-    def __init__(self, settings: ServerSettings, site: Site) -> None:
-        super().__init__(site)
-        self._api = SchedulerAPI("Metronome", settings)
-
-    def close(self) -> None:
-        """Close the connections; jobs continue."""
-        self._api.close()
-
-    def _unsupported(self, spec: AttemptSpec) -> str:
-        if spec.is_service:
-            return "Metronome does not run services. Configure [marathon] on this appliance."
-        return refusal(self.name, spec)
+    title = "Metronome"
 
     def _submit(self, spec: AttemptSpec) -> None:
         """Create the job, then its run, each only if it is missing."""
-        job_id = self._job_id(spec.attempt_id)
+        job_id = self._job_name(spec.attempt_id)
         try:
             self._api.request("POST", "/v1/jobs", body=job_of(spec, self._site, job_id=job_id))
         except ConflictError:
@@ -61,7 +45,7 @@ class MetronomeExecutor(MesosExecutor):
             self._api.request("POST", f"/v1/jobs/{job_id}/runs", body={})
 
     def _stop(self, attempt_id: str) -> None:
-        job_id = self._job_id(attempt_id)
+        job_id = self._job_name(attempt_id)
         try:
             runs = f"/v1/jobs/{job_id}/runs"
             active = self._api.get(runs)
@@ -74,23 +58,20 @@ class MetronomeExecutor(MesosExecutor):
             log.debug("a run of %s has ended meanwhile", attempt_id)
 
     def _delete(self, attempt_id: str) -> None:
-        path, params = f"/v1/jobs/{self._job_id(attempt_id)}", {"stopCurrentJobRuns": "true"}
+        path, params = f"/v1/jobs/{self._job_name(attempt_id)}", {"stopCurrentJobRuns": "true"}
         try:
             self._api.request("DELETE", path, params=params)
         except NotFoundError:
             log.debug("job of %s is gone", attempt_id)
 
     def _read(self) -> Mapping[str, AttemptObservation]:
-        prefix = self._job_id("")
+        prefix = self._job_name("")
         jobs = self._api.get("/v1/jobs", {"embed": EMBED})
         return {
             job["id"].removeprefix(prefix): observe_job(job["id"].removeprefix(prefix), job)
             for job in jobs
             if job["id"].startswith(prefix)
         }
-
-    def _job_id(self, attempt_id: str) -> str:
-        return f"vedette.{self._site.owner}.{attempt_id}"
 
 
 def job_of(spec: AttemptSpec, site: Site, *, job_id: str) -> Answer:
@@ -102,14 +83,7 @@ def job_of(spec: AttemptSpec, site: Site, *, job_id: str) -> Answer:
         "env": environment_of(spec),
         "restart": {"policy": "NEVER"},
         "taskKillGracePeriodSeconds": site.grace_seconds_of(spec),
-        "volumes": [
-            {
-                "hostPath": mount.source,
-                "containerPath": mount.target,
-                "mode": "RO" if mount.is_read_only else "RW",
-            }
-            for mount in spec.mounts
-        ],
+        "volumes": volumes_of(spec),
     }
     if spec.command:
         run["args"] = list(spec.command)
@@ -135,7 +109,7 @@ def observe_job(attempt_id: str, job: Mapping[str, Any]) -> AttemptObservation:
     """Return the observation of an attempt from its job, active runs and history."""
     history, active = job.get("history") or {}, job.get("activeRuns") or []
     starts = [task["startedAt"] for run in active for task in run["tasks"] if task.get("startedAt")]
-    started_at_ns = min((_to_ns(start) for start in starts), default=None)
+    started_at_ns = min((ns_of(start) for start in starts), default=None)
     if active:
         is_running = any(run["status"] == "ACTIVE" for run in active)
         return AttemptObservation(
@@ -150,13 +124,9 @@ def observe_job(attempt_id: str, job: Mapping[str, Any]) -> AttemptObservation:
     return AttemptObservation(
         attempt_id=attempt_id,
         state=ObservedState.SUCCEEDED if has_succeeded else ObservedState.FAILED,
-        finished_at_ns=_to_ns(finished[0]["finishedAt"]),
+        finished_at_ns=ns_of(finished[0]["finishedAt"]),
     )
 
 
 def _finished(history: Mapping[str, Any]) -> list[Answer]:
     return [*history.get("successfulFinishedRuns", []), *history.get("failedFinishedRuns", [])]
-
-
-def _to_ns(text: str) -> int:
-    return to_ns(datetime.fromisoformat(text))

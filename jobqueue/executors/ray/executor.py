@@ -9,6 +9,7 @@ never submitted again. It ends as `node_failed` once nothing of it can run.
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
 import msgspec
 
@@ -77,8 +78,8 @@ class RayExecutor(ClusterExecutor[RaySettings]):
 
     def read_cluster(self) -> ClusterReport:
         """Return its nodes, and remember what they tell of jobs."""
-        api = RayAPI(self._settings)  # the other one is used by another thread
-        try:
+        # The other one is used by another thread.
+        with closing(RayAPI(self._settings)) as api:
             api.session_name()
             nodes = api.state("nodes")
             filters = {"filter_keys": "class_name", "filter_predicates": "="}
@@ -93,8 +94,6 @@ class RayExecutor(ClusterExecutor[RaySettings]):
                 node_id: api.get(f"/nodes/{node_id}")["data"]["detail"].get("workers") or []
                 for node_id in nodes_with(drivers, summaries)[:MAX_READ_NODES]
             }
-        finally:
-            api.close()
         names = names_of(nodes, summaries)
         self._node_names = names
         self._gpu_indices = gpu_indices_of(actors, summaries)

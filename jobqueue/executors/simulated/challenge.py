@@ -5,7 +5,7 @@ So it takes only small ones, which the portal orders of simulated appliances.
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from threading import Event
 
 import msgspec
@@ -104,11 +104,7 @@ class SimulatedChallenges:
             size = device.memory_bytes * order.memory_percent // 100
             words = size // (BLOCK_WORDS * WORD_BYTES) * BLOCK_WORDS
         leaves = order.cpu_leaves if device.uuid == CPU else order.leaves
-        read = partial(word_at, order.seed, rounds=order.rounds)
-        ends = [
-            walk(order.seed, leaf, steps=order.steps, words=words, read=read)
-            for leaf in range(leaves)
-        ]
+        ends = _ends(order.seed, rounds=order.rounds, steps=order.steps, leaves=leaves, words=words)
         levels = tree(ends)
         root = levels[-1][0].hex()
         return msgspec.structs.replace(
@@ -120,3 +116,10 @@ class SimulatedChallenges:
                 for leaf in opened(order.seed, root, leaves=leaves, count=order.openings)
             ],
         )
+
+
+@lru_cache(maxsize=2)
+def _ends(seed: int, *, rounds: int, steps: int, leaves: int, words: int) -> list[int]:
+    """Return the ends of all walks, which are the same for GPUs with as much memory."""
+    read = partial(word_at, seed, rounds=rounds)
+    return [walk(seed, leaf, steps=steps, words=words, read=read) for leaf in range(leaves)]

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 INTERVAL = timedelta(seconds=15)
 # While it wakes, so that its wake-up is measured.
 WAKING_INTERVAL = timedelta(seconds=2)
-# Services that one pass looks at; the others are due first in the next one.
+# Services that one pass looks at; of each tenant, the others are due first in the next one.
 MAX_SERVICES = 200
 # Samples that are older say nothing about now.
 SAMPLE_SECONDS = 90
@@ -81,11 +81,12 @@ def scale_services(
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Decide about the services that are due, up to `MAX_SERVICES`; return how many."""
-    due = select(ServiceScaler.service_id).where(ServiceScaler.evaluate_at <= now)
+    # Tenants take turns: the many services of a tenant must not delay those of others.
+    due_at = ServiceScaler.evaluate_at
+    turn = func.row_number().over(partition_by=ServiceScaler.tenant_id, order_by=due_at)
+    due = select(ServiceScaler.service_id).where(due_at <= now).order_by(turn, due_at)
     with transaction(sessions) as session:
-        service_ids = session.scalars(
-            due.order_by(ServiceScaler.evaluate_at).limit(MAX_SERVICES)
-        ).all()
+        service_ids = session.scalars(due.limit(MAX_SERVICES)).all()
     writes: list[Future[list[RejectedPoint]]] = []
     for service_id in service_ids:
         if is_stopping():

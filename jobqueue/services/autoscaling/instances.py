@@ -15,13 +15,12 @@ from core.errors import ConflictError
 from jobqueue.holds.service import BUDGET_SPENT, require_no_hold
 from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.retries import ASLEEP_MESSAGE
-from jobqueue.jobs.transitions import move_attempt, move_job, record_event
+from jobqueue.jobs.transitions import move_attempt, move_job, record_event, stop_attempts
 from jobqueue.models import Job, ServiceScaler
 from jobqueue.placement.views import queue_time
 from jobqueue.services.scaling import add_instances, service_id, service_instances
 from jobqueue.states import WAITING, AttemptState, JobState, Reason
 from protocol.attempts import Health
-from tenants.fleet.appliances import bump_generation
 from tenants.models import User
 
 
@@ -121,13 +120,5 @@ def _put_to_sleep(session: Session, instance: Job, *, now: datetime) -> None:
     attempt = instance.attempt
     if attempt is None or attempt.stop_reason is not None:
         return
-    if move_attempt(
-        session,
-        attempt.id,
-        attempt.state,
-        expected={attempt.state},
-        stop_reason=Reason.SCALED_DOWN,
-    ):
-        bump_generation(session, attempt.appliance_id)
-        message = "Stopping: its service does not need it now."
-        record_event(session, instance, message=message, now=now)
+    message = "Stopping: its service does not need it now."
+    stop_attempts(session, [attempt], Reason.SCALED_DOWN, lambda _: message, now=now)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
 from jobqueue.jobs.autoscaling_requests import autoscaling_errors
-from jobqueue.jobs.transitions import move_job, record_event
+from jobqueue.jobs.transitions import change_job, record_event
 from jobqueue.models import Job, ServiceScaler
 from jobqueue.queue.service import get_job
 from jobqueue.queue.stopping import stop_job
@@ -107,9 +107,7 @@ def set_autoscaling(
     before = instances[0].autoscaling
     stored = None if policy is None else msgspec.to_builtins(policy)
     for instance in instances:
-        move_job(
-            session, instance.id, instance.state, expected={instance.state}, autoscaling=stored
-        )
+        change_job(session, instance, autoscaling=stored)
     if policy is None:
         _end(session, scope, job, now=now)
     else:
@@ -142,8 +140,7 @@ def _end(session: Session, scope: Scope, job: Job, *, now: datetime) -> None:
             stop_job(session, scope, instance.id, now=now)
     left = service_instances(session, job)
     for instance in left:
-        expected = {instance.state}
-        move_job(session, instance.id, instance.state, expected=expected, array_size=len(left))
+        change_job(session, instance, array_size=len(left))
 
 
 def _record(
@@ -162,7 +159,6 @@ def _record(
     record(
         session,
         action="job.autoscaled",
-        target_kind="job",
         target_id=job.id,
         target_name=job.name,
         tenant_id=job.tenant_id,

@@ -25,21 +25,13 @@ from jobqueue.executors.settings import RaySettings, ServerSettings
 from jobqueue.executors.simulated.executor import SimulatedExecutor
 from jobqueue.executors.slurm.executor import SlurmExecutor
 from protocol.attempts import AttemptSpec
-from tests.fixtures.docker_engine import docker_engine
 from tests.fixtures.empty_registry import empty_registry
 from tests.fixtures.kubernetes_site import KubernetesSite, kubernetes_server, kubernetes_site
-from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
+from tests.fixtures.mesos_site import HOSTNAME, MesosSite
 from tests.fixtures.ray_head import RayCluster
-from tests.fixtures.slurm import SlurmCluster, slurm_cluster
+from tests.fixtures.slurm import SlurmCluster
 
-__all__ = [
-    "docker_engine",
-    "empty_registry",
-    "kubernetes_server",
-    "kubernetes_site",
-    "mesos_site",
-    "slurm_cluster",
-]
+__all__ = ["empty_registry", "kubernetes_server", "kubernetes_site"]
 
 MEBIBYTE = 2**20
 SPEED = 10

@@ -8,15 +8,13 @@ from marathon.models import MarathonApp, MarathonGroup
 from jobqueue.executors.base import ConflictError, NotFoundError
 from jobqueue.executors.mesos.marathon_client import Marathon as Client
 from jobqueue.executors.settings import ServerSettings
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.mesos.cluster import Cluster
 from tests.mesos.marathon import Marathon
 from tests.mesos.marathon_api import marathon_app
 from tests.mesos.serving import Server
 from tests.servers import free_port
-
-__all__ = ["docker_engine"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

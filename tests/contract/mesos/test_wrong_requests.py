@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.mesos.chronos import Chronos, chronos_app
 from tests.mesos.cluster import Cluster
 from tests.mesos.marathon import LOCKED, Marathon
@@ -13,8 +13,6 @@ from tests.mesos.marathon_api import marathon_app
 from tests.mesos.metronome import Metronome, metronome_app
 from tests.mesos.serving import Server
 from tests.servers import free_port
-
-__all__ = ["docker_engine"]
 
 pytestmark = pytest.mark.needs_docker
 

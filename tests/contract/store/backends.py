@@ -7,13 +7,12 @@ instead: no behavior goes untested for being different.
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import requests
 
 from core.ids import new_id
-from timeseries.duckdb.store import DuckDBStore
+from tests.fixtures.memory_stores import reused_store
 from timeseries.influxdb.store import InfluxDBStore
 from timeseries.points import Batch
 from timeseries.store import RejectedPoint, Store
@@ -85,8 +84,8 @@ class FlushedVictoriaMetricsStore(VictoriaMetricsStore):
 
 
 def _duckdb(request: pytest.FixtureRequest) -> Store:
-    folder: Path = request.getfixturevalue("tmp_path")
-    return DuckDBStore(folder / "samples.duckdb")
+    folders: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    return reused_store(folders.getbasetemp() / "contract.duckdb")
 
 
 def _influxdb(request: pytest.FixtureRequest) -> Store:

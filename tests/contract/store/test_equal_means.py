@@ -29,7 +29,7 @@ from dash_app.timerange import Span
 from jobqueue.usage.measuring import Period
 from tenants.models import Appliance
 from tests.cast import NOON, Cast, make_appliance, scope_of
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from tests.fixtures.memory_stores import memory_store
 from timeseries.points import Point
 from timeseries.sample_query import query_groups
 from timeseries.store import DAY_NS, Aggregate, RangeQuery, Resolution, Store, write
@@ -222,7 +222,7 @@ def test_every_reader_has_the_mean_of_the_samples(
     def check(every: Sequence[Samples], ends: Sequence[int], step_s: int) -> None:
         start_s, end_s = sorted(end - end % width_s for end in ends)
         end_s = max(end_s, start_s + width_s)
-        with closing(DuckDBStore(MEMORY)) as store:
+        with closing(memory_store()) as store:
             for appliance, samples in zip(appliances, every, strict=False):
                 write_samples(store, appliance, samples)
             grow_old(store)
@@ -270,18 +270,13 @@ def test_a_legend_and_a_bar_show_the_same_text(
     assert legend[appliances[0].id] == "7.7 B/s"
 
 
-@pytest.mark.parametrize("aggregate", Aggregate)
 def test_a_legend_the_api_and_a_rule_have_the_same_aggregate_of_a_range(
-    *,
-    store: Store,
-    sessions: SessionFactory,
-    cast: Cast,
-    appliances: Sequence[Appliance],
-    aggregate: Aggregate,
+    store: Store, sessions: SessionFactory, cast: Cast, appliances: Sequence[Appliance]
 ) -> None:
     for number, appliance in enumerate(appliances):
         write_samples(store, appliance, uneven(3000 * number))
-    readers = replace(Readers(store, sessions, cast), aggregate=aggregate)
-    legend, bar, api, rule, _ = readers.read(40, 3500, step_s=300)
-    assert legend.keys() == {appliance.id for appliance in appliances}
-    assert legend == bar == api == rule
+    for aggregate in Aggregate:
+        readers = replace(Readers(store, sessions, cast), aggregate=aggregate)
+        legend, bar, api, rule, _ = readers.read(40, 3500, step_s=300)
+        assert legend.keys() == {appliance.id for appliance in appliances}, aggregate
+        assert legend == bar == api == rule, aggregate

@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,38 +31,51 @@ HOUR = RangeQuery(
 )
 
 
-@pytest.mark.parametrize(
-    ("aggregate", "expected"),
-    [
-        (Aggregate.AVG, 40.0),
-        (Aggregate.MIN, 10.0),
-        (Aggregate.MAX, 100.0),
-        (Aggregate.SUM, 200.0),
-        (Aggregate.COUNT, 5.0),
-        (Aggregate.LAST, 40.0),
-        (Aggregate.P50, 30.0),
-        # Between the 4th and 5th of 5 sorted values: 40 + 0.8 x 60 and 40 + 0.96 x 60.
-        (Aggregate.P95, 88.0),
-        (Aggregate.P99, 97.6),
-        # From the mean 40: sqrt((30^2 + 20^2 + 10^2 + 60^2 + 0^2) / 5).
-        (Aggregate.STDDEV, 1000**0.5),
-        (Aggregate.CHANGE, 30.0),
-        # 10 + 10 + 70, and 40 after the counter restarted; over 4 seconds.
-        (Aggregate.INCREASE, 130.0),
-        (Aggregate.RATE, 32.5),
-    ],
-)
+def write_three_gpus(store: Store) -> None:
+    """Write one watt of GPU 0, two of GPU 1, which has a job, and four of GPU 2."""
+    job = gpu(0, gpu="1", tags={"job": "j1"}, power_watts=2.0)
+    others = [gpu(0, gpu="0", power_watts=1.0), gpu(0, gpu="2", power_watts=4.0)]
+    write(store, [job, *others], identity=ACME)
+
+
+def sums(store: Store, **changes: Any) -> list[float]:  # noqa: ANN401 - of the query
+    """Return the sums of an hour."""
+    query = dataclasses.replace(HOUR, aggregate=Aggregate.SUM, **changes)
+    return [value for series in store.query_range(query) for value in series.values]
+
+
+OF_THE_RANGE = [
+    (Aggregate.AVG, 40.0),
+    (Aggregate.MIN, 10.0),
+    (Aggregate.MAX, 100.0),
+    (Aggregate.SUM, 200.0),
+    (Aggregate.COUNT, 5.0),
+    (Aggregate.LAST, 40.0),
+    (Aggregate.P50, 30.0),
+    # Between the 4th and 5th of 5 sorted values: 40 + 0.8 x 60 and 40 + 0.96 x 60.
+    (Aggregate.P95, 88.0),
+    (Aggregate.P99, 97.6),
+    # From the mean 40: sqrt((30^2 + 20^2 + 10^2 + 60^2 + 0^2) / 5).
+    (Aggregate.STDDEV, 1000**0.5),
+    (Aggregate.CHANGE, 30.0),
+    # 10 + 10 + 70, and 40 after the counter restarted; over 4 seconds.
+    (Aggregate.INCREASE, 130.0),
+    (Aggregate.RATE, 32.5),
+]
+
+
 @pytest.mark.parametrize("kind", [float, int])
 def test_an_aggregate_over_the_whole_range_is_one_value_at_its_start(
-    store: Store, aggregate: Aggregate, expected: float, kind: type[float]
+    store: Store, kind: type[float]
 ) -> None:
     write_powers(store, *map(kind, (10, 20, 30, 100, 40)))
 
-    (series,) = power(store, aggregate)
+    for aggregate, expected in OF_THE_RANGE:
+        (series,) = power(store, aggregate)
 
-    assert series.times_ns == [START_NS]
-    assert series.values == [pytest.approx(expected)]
-    assert type(series.values[0]) is float
+        assert series.times_ns == [START_NS], aggregate
+        assert series.values == [pytest.approx(expected)], aggregate
+        assert type(series.values[0]) is float
 
 
 def test_windows_are_aligned_to_the_epoch_and_empty_ones_are_left_out(store: Store) -> None:
@@ -76,40 +90,38 @@ def test_windows_are_aligned_to_the_epoch_and_empty_ones_are_left_out(store: Sto
     assert series.values == [199.5, 300.0, 900.0]
 
 
-@pytest.mark.parametrize(
-    ("aggregate", "expected"),
-    [
-        (Aggregate.AVG, [2.0, 20.0, 300.0]),
-        (Aggregate.SUM, [4.0, 40.0, 600.0]),
-        (Aggregate.LAST, [3.0, 30.0, 400.0]),
-        # Halfway between two values; and 1 + 0.95 x 2, 10 + 0.95 x 20, 200 + 0.95 x 200.
-        (Aggregate.P50, [2.0, 20.0, 300.0]),
-        (Aggregate.P95, [2.9, 29.0, 390.0]),
-        (Aggregate.STDDEV, [1.0, 10.0, 100.0]),
-    ],
-)
+OF_CUT_WINDOWS = [
+    (Aggregate.AVG, [2.0, 20.0, 300.0]),
+    (Aggregate.SUM, [4.0, 40.0, 600.0]),
+    (Aggregate.LAST, [3.0, 30.0, 400.0]),
+    # Halfway between two values; and 1 + 0.95 x 2, 10 + 0.95 x 20, 200 + 0.95 x 200.
+    (Aggregate.P50, [2.0, 20.0, 300.0]),
+    (Aggregate.P95, [2.9, 29.0, 390.0]),
+    (Aggregate.STDDEV, [1.0, 10.0, 100.0]),
+]
+
+
 def test_a_range_that_cuts_windows_takes_the_part_inside_over_all_series_of_a_group(
-    store: Store, aggregate: Aggregate, expected: list[float]
+    store: Store,
 ) -> None:
     seconds_and_watts = [(10, 999.0), (100, 1.0), (400, 10.0), (700, 200.0), (800, 999.0)]
     first = [gpu(at, gpu="0", power_watts=watts) for at, watts in seconds_and_watts]
     later = [(11, 999.0), (101, 3.0), (401, 30.0), (701, 400.0), (801, 999.0)]
     second = [gpu(at, gpu="1", power_watts=watts) for at, watts in later]
     write(store, first + second, identity=ACME)
-
-    (series,) = store.query_range(
-        dataclasses.replace(
-            HOUR,
-            start_ns=START_NS + 60 * SECOND_NS,
-            end_ns=START_NS + 750 * SECOND_NS,
-            step_ns=FIVE_MINUTES_NS,
-            aggregate=aggregate,
-            group_by=("appliance",),
-        )
+    query = dataclasses.replace(
+        HOUR,
+        start_ns=START_NS + 60 * SECOND_NS,
+        end_ns=START_NS + 750 * SECOND_NS,
+        step_ns=FIVE_MINUTES_NS,
+        group_by=("appliance",),
     )
 
-    assert series.times_ns == [START_NS + window * FIVE_MINUTES_NS for window in range(3)]
-    assert series.values == [pytest.approx(value) for value in expected]
+    for aggregate, expected in OF_CUT_WINDOWS:
+        (series,) = store.query_range(dataclasses.replace(query, aggregate=aggregate))
+
+        assert series.times_ns == [START_NS + window * FIVE_MINUTES_NS for window in range(3)]
+        assert series.values == [pytest.approx(value) for value in expected], aggregate
 
 
 @pytest.mark.parametrize(
@@ -205,86 +217,66 @@ def test_grouping_by_an_unknown_tag_gives_one_group(store: Store) -> None:
     assert (series.tags, series.values) == ({"rack": ""}, [2.0])
 
 
-@pytest.mark.parametrize(
-    ("filters", "expected"),
-    [
-        ({"gpu": ("0",)}, [1.0]),
-        ({"gpu": ("0", "1")}, [3.0]),
-        ({"gpu": ("0", "1"), "job": ("j1",)}, [2.0]),
-        ({"job": ("",)}, [5.0]),
-        ({"job": ("", "j1")}, [7.0]),
-        ({"rack": ("",)}, [7.0]),
-        ({"rack": ("r1",)}, []),
-        ({"gpu": ()}, []),
-        ({"gpu": ("' OR 1=1 --",)}, []),
-    ],
-)
-def test_filters_keep_the_samples_whose_tags_have_one_of_the_values(
-    store: Store, filters: dict[str, tuple[str, ...]], expected: list[float]
-) -> None:
-    job = gpu(0, gpu="1", tags={"job": "j1"}, power_watts=2.0)
-    others = [gpu(0, gpu="0", power_watts=1.0), gpu(0, gpu="2", power_watts=4.0)]
-    write(store, [job, *others], identity=ACME)
-
-    series_list = store.query_range(
-        dataclasses.replace(HOUR, filters=filters, aggregate=Aggregate.SUM)
-    )
-
-    assert [value for series in series_list for value in series.values] == expected
+FILTERED: list[tuple[dict[str, tuple[str, ...]], list[float]]] = [
+    ({"gpu": ("0",)}, [1.0]),
+    ({"gpu": ("0", "1")}, [3.0]),
+    ({"gpu": ("0", "1"), "job": ("j1",)}, [2.0]),
+    ({"job": ("",)}, [5.0]),
+    ({"job": ("", "j1")}, [7.0]),
+    ({"rack": ("",)}, [7.0]),
+    ({"rack": ("r1",)}, []),
+    ({"gpu": ()}, []),
+    ({"gpu": ("' OR 1=1 --",)}, []),
+]
 
 
-@pytest.mark.parametrize(
-    ("matchers", "expected"),
-    [
-        ([("gpu", "!=", "0")], [6.0]),
-        ([("gpu", "!=", "0"), ("gpu", "!=", "1")], [4.0]),
-        ([("gpu", "=~", "0|2")], [5.0]),
-        ([("gpu", "=~", "[01]"), ("job", "!=", "")], [2.0]),
-        ([("job", "=", "")], [5.0]),
-        ([("job", "!~", "j.*|a/b")], [5.0]),
-        ([("job", "=~", "j")], []),
-        ([("job", "=~", ".*")], [7.0]),
-        ([("rack", "!=", "r1")], [7.0]),
-        ([("rack", "=~", ".+")], []),
-        ([("rack", "!~", "r.")], [7.0]),
-        ([("gpu", "=~", "' OR 1=1 --|/")], []),
-    ],
-)
-def test_matchers_keep_the_samples_whose_tags_match(
-    store: Store, matchers: list[TagMatcher], expected: list[float]
-) -> None:
-    job = gpu(0, gpu="1", tags={"job": "j1"}, power_watts=2.0)
-    others = [gpu(0, gpu="0", power_watts=1.0), gpu(0, gpu="2", power_watts=4.0)]
-    write(store, [job, *others], identity=ACME)
+def test_filters_keep_the_samples_whose_tags_have_one_of_the_values(store: Store) -> None:
+    write_three_gpus(store)
 
-    query = dataclasses.replace(HOUR, matchers=tuple(matchers), aggregate=Aggregate.SUM)
-
-    assert [value for series in store.query_range(query) for value in series.values] == expected
+    for filters, expected in FILTERED:
+        assert sums(store, filters=filters) == expected, filters
 
 
-@pytest.mark.parametrize(
-    ("tenants", "expected"),
-    [
-        (("acme",), [1.0]),
-        (("globex",), [2.0]),
-        (("acme", "globex"), [3.0]),
-        (None, [3.0]),
-        ((), []),
-        (("",), []),
-        (("stranger",), []),
-    ],
-)
-def test_a_query_sees_only_the_tenants_it_names(
-    store: Store, tenants: tuple[str, ...] | None, expected: list[float]
-) -> None:
+MATCHED: list[tuple[list[TagMatcher], list[float]]] = [
+    ([("gpu", "!=", "0")], [6.0]),
+    ([("gpu", "!=", "0"), ("gpu", "!=", "1")], [4.0]),
+    ([("gpu", "=~", "0|2")], [5.0]),
+    ([("gpu", "=~", "[01]"), ("job", "!=", "")], [2.0]),
+    ([("job", "=", "")], [5.0]),
+    ([("job", "!~", "j.*|a/b")], [5.0]),
+    ([("job", "=~", "j")], []),
+    ([("job", "=~", ".*")], [7.0]),
+    ([("rack", "!=", "r1")], [7.0]),
+    ([("rack", "=~", ".+")], []),
+    ([("rack", "!~", "r.")], [7.0]),
+    ([("gpu", "=~", "' OR 1=1 --|/")], []),
+]
+
+
+def test_matchers_keep_the_samples_whose_tags_match(store: Store) -> None:
+    write_three_gpus(store)
+
+    for matchers, expected in MATCHED:
+        assert sums(store, matchers=tuple(matchers)) == expected, matchers
+
+
+SEEN: list[tuple[tuple[str, ...] | None, list[float]]] = [
+    (("acme",), [1.0]),
+    (("globex",), [2.0]),
+    (("acme", "globex"), [3.0]),
+    (None, [3.0]),
+    ((), []),
+    (("",), []),
+    (("stranger",), []),
+]
+
+
+def test_a_query_sees_only_the_tenants_it_names(store: Store) -> None:
     write(store, [gpu(0, power_watts=1.0)], identity=ACME)
     write(store, [gpu(0, power_watts=2.0)], identity=GLOBEX)
 
-    series_list = store.query_range(
-        dataclasses.replace(HOUR, tenants=tenants, aggregate=Aggregate.SUM)
-    )
-
-    assert [value for series in series_list for value in series.values] == expected
+    for tenants, expected in SEEN:
+        assert sums(store, tenants=tenants) == expected, tenants
 
 
 def test_a_filter_on_the_tenant_tag_cannot_widen_what_is_seen(store: Store) -> None:

@@ -15,12 +15,11 @@ from werkzeug.test import TestResponse
 from alerting.models import Receiver
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
-from portal.app import create_portal
 from tenants.models import APIToken
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.racing import RACERS, race_numbered
-from timeseries.store import Store
+from tests.fixtures.shared_portal import Serve
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,13 +27,13 @@ ROUNDS = 2
 
 
 @pytest.fixture
-def app(factory: SessionFactory, store: Store, tmp_path: Path) -> Flask:
+def app(factory: SessionFactory, serve: Serve, tmp_path: Path) -> Flask:
     settings = ServerSettings(
         data_dir=tmp_path,
         requests_per_second_per_user=0.0,
         requests_per_second_per_address=0.0,
     )
-    return create_portal(settings, sessions=factory, store=store, clock=lambda: NOON)
+    return serve(settings, sessions=factory, clock=lambda: NOON)
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,14 @@ from threading import Event
 import pytest
 from sqlalchemy import delete, select
 
-from collector.results.client import PartClient, Rate
+from collector.results.client import PartClient
 from collector.results.folders import Folder, Folders
 from collector.results.restoring import Restore
 from collector.results.scanning import scan
 from collector.results.settings import ResultSettings
 from collector.results.uploads import UnknownAttemptError, Uploads
 from collector.sending.access_points import AccessPoints
+from collector.sending.byte_rate import ByteRate
 from collector.sending.portal_connection import PortalConnection
 from core.clock import to_ns, utc_now
 from core.db import SessionFactory
@@ -50,7 +51,7 @@ class Site:
     def client(self, appliance: str = "dgx-02") -> PartClient:
         """Return a connection of an agent."""
         portal = PortalConnection(AccessPoints([self.url]), agent_token=f"vda_acme_{appliance}")
-        self.clients.append(PartClient(portal, Rate(0)))
+        self.clients.append(PartClient(portal, ByteRate(0)))
         return self.clients[-1]
 
     def output(self, attempt_id: str = "") -> Folder:

@@ -5,17 +5,23 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from alerting.evaluation.due_rules import due_rules
 from alerting.evaluation.endings import resolve_ended
 from alerting.evaluation.evaluator import EvaluationSummary, Evaluator
+from alerting.models import Receiver
 from alerting.notification.outbox import drain_recipient, due_recipients
 from alerting.notification.outbox_budgets import UNLIMITED
+from alerting.notification.receivers import create_receiver
 from alerting.notification.senders.notify import Sender
 from alerting.rule_request import RuleRequest
 from alerting.states import ReceiverKind
 from core.clock import to_ns
 from core.db import SessionFactory
 from tenants.lifecycle.message_budgets import MessageBudgets
+from tenants.scope import Scope
+from tests.cast import BOX, NOON
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -56,6 +62,23 @@ PAYLOAD: dict[str, Any] = {
 def hot(**changes: object) -> RuleRequest:
     """The rule `GPU too hot` with some things changed."""
     return replace(HOT, **changes)  # type: ignore[arg-type] # the test names real fields
+
+
+def add_mail(
+    session: Session, scope: Scope, name: str = "ops", *, sends_resolved: bool = True
+) -> Receiver:
+    """Create a receiver that gets e-mails."""
+    receiver, _secret = create_receiver(
+        session,
+        scope,
+        name=name,
+        kind=ReceiverKind.EMAIL,
+        target=f"{name.lower()}@acme.example",
+        sends_resolved=sends_resolved,
+        box=BOX,
+        now=NOON,
+    )
+    return receiver
 
 
 def heat(

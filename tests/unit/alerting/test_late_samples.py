@@ -12,15 +12,14 @@ from alerting.language.text import parse_expression
 from alerting.machine import LATE_HOLD
 from alerting.models import Alert, AlertAction, Receiver
 from alerting.notification.messages import Message
-from alerting.notification.receivers import create_receiver
 from alerting.rules.service import create_rule
 from alerting.states import AlertState, ReceiverKind
 from core.clock import to_ns
 from core.db import SessionFactory, transaction
 from core.ids import new_id
 from tenants.models import Appliance, LateSamples, Tenant
-from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import drain_outbox, evaluate_rules
+from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
+from tests.unit.alerting.helpers import add_mail, drain_outbox, evaluate_rules
 from timeseries.points import FieldValue, Point
 from timeseries.store import Store, write
 
@@ -93,15 +92,7 @@ def site(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast)
     """No rule yet."""
     with transaction(sessions) as session:
         appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
-        receiver, _secret = create_receiver(
-            session,
-            scope_of(cast.bob),
-            name="ops",
-            kind=ReceiverKind.EMAIL,
-            target="ops@acme.example",
-            box=BOX,
-            now=NOON,
-        )
+        receiver = add_mail(session, scope_of(cast.bob))
     return Site(sessions, store, clock, cast, appliance, receiver.id)
 
 

@@ -15,13 +15,12 @@ from alerting.models import Receiver, Rule
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
 from alerting.notification.policies import preview_policy, save_policy
-from alerting.notification.receivers import create_receiver
 from alerting.rules.service import create_rule, update_rule
 from alerting.states import ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
-from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
-from tests.unit.alerting.helpers import drain_outbox, hot
+from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.unit.alerting.helpers import add_mail, drain_outbox, hot
 
 # The clock begins at 12:00 UTC, which is 13:00 in Oslo.
 LUNCH: dict[str, Any] = {
@@ -80,15 +79,7 @@ def site(sessions: SessionFactory, clock: FrozenClock, cast: Cast) -> Site:
     with transaction(sessions) as session:
         scope = scope_of(cast.bob)
         for name in ("Mail", "Pager"):
-            create_receiver(
-                session,
-                scope,
-                name=name,
-                kind=ReceiverKind.EMAIL,
-                target=f"{name}@acme.example",
-                box=BOX,
-                now=NOON,
-            )
+            add_mail(session, scope, name)
         rule = create_rule(session, scope, hot(), now=NOON)
         return Site(sessions, clock, cast, rule.id)
 

@@ -13,14 +13,13 @@ from alerting.models import Receiver, Rule
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
 from alerting.notification.notices import add_notice
-from alerting.notification.receivers import create_receiver
 from alerting.notification.senders.notify import DeliveryError
 from alerting.rules.service import create_rule
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.lifecycle.message_budgets import MessageBudgets
-from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.alerting.helpers import drain_outbox, hot
+from tests.cast import NOON, Cast, scope_of
+from tests.unit.alerting.helpers import add_mail, drain_outbox, hot
 
 HOUR = timedelta(hours=1)
 OPS = "ops@acme.example"
@@ -69,9 +68,7 @@ class Outbox:
 def outbox(sessions: SessionFactory, cast: Cast) -> Outbox:
     with transaction(sessions) as session:
         scope = scope_of(cast.bob)
-        receiver, _ = create_receiver(
-            session, scope, name="ops", kind=ReceiverKind.EMAIL, target=OPS, box=BOX, now=NOON
-        )
+        receiver = add_mail(session, scope)
         rule = create_rule(session, scope, hot(receiver_ids=[receiver.id]), now=NOON)
     return Outbox(sessions, cast.acme.id, rule.id, MessageBudgets(of_tenant=2, of_alerts=1))
 

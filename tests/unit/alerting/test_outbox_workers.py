@@ -10,11 +10,11 @@ from alerting.models import Receiver
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
 from alerting.notification.outbox_workers import THREADS_PER_TENANT, OutboxWorkers
-from alerting.notification.receivers import create_receiver
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
-from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.polling import eventually
+from tests.unit.alerting.helpers import add_mail
 
 
 @dataclass
@@ -39,15 +39,7 @@ def queued(sessions: SessionFactory, cast: Cast) -> dict[str, list[str]]:
     queued: dict[str, list[str]] = {}
     with transaction(sessions) as session:
         for name, user in {**owners, "globex": cast.charlie}.items():
-            receiver, _ = create_receiver(
-                session,
-                scope_of(user),
-                name=name,
-                kind=ReceiverKind.EMAIL,
-                target=f"{name}@example.com",
-                box=BOX,
-                now=NOON,
-            )
+            receiver = add_mail(session, scope_of(user), name)
             for number in range(3):
                 row = Notification(
                     tenant_id=receiver.tenant_id,

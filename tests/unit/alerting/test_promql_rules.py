@@ -13,18 +13,17 @@ from alerting.language.checks import rule_errors
 from alerting.language.text import parse_expression, rule_expression
 from alerting.models import Alert, Rule
 from alerting.notification.models import Notification
-from alerting.notification.receivers import create_receiver
 from alerting.rule_request import RuleRequest
 from alerting.rules.backtest import backtest_rule
 from alerting.rules.service import create_rule, update_rule
 from alerting.rules.unit_tests import run_test
-from alerting.states import AlertState, ReceiverKind, Severity
+from alerting.states import AlertState, Severity
 from core.clock import to_ns
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
 from tenants.models import Tenant
-from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
-from tests.unit.alerting.helpers import evaluate_rules, heat
+from tests.cast import NOON, Cast, make_appliance, scope_of
+from tests.unit.alerting.helpers import add_mail, evaluate_rules, heat
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -122,15 +121,7 @@ def test_its_messages_have_value_and_annotation(
     with transaction(sessions) as session:
         appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "dgx-1")
         scope = scope_of(cast.alice)
-        receiver, _ = create_receiver(
-            session,
-            scope,
-            name="x",
-            kind=ReceiverKind.EMAIL,
-            target="x@acme.example",
-            box=BOX,
-            now=NOON,
-        )
+        receiver = add_mail(session, scope)
         request = rule(
             "promql(gpu_temperature_celsius / 0)",
             annotation="GPU {{ labels.gpu }} of {{ labels.appliance }}",

@@ -72,7 +72,7 @@ def test_a_tenant_gets_each_rule_once(sessions: SessionFactory, cast: Cast) -> N
 
 @pytest.mark.parametrize("test", TESTS["tests"], ids=lambda test: test["name"])
 def test_each_rule_fires_when_it_should_and_not_at_what_is_usual(test: Mapping[str, Any]) -> None:
-    interval = parse_duration(test.get("interval", TESTS["evaluation_interval"]))
+    interval = 2 * parse_duration(test.get("interval", TESTS["evaluation_interval"]))
     rules = {
         pack_rule.name: replace(
             pack_rule.request, interval_seconds=max(pack_rule.request.interval_seconds, interval)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.models import Alert, AlertTransition, Receiver, Rule
+from alerting.models import Alert, AlertTransition, Rule
 from alerting.notification.models import DeliveredAlert, Notification
 from alerting.notification.receivers import (
     create_receiver,
@@ -35,20 +35,7 @@ from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Role
 from tenants.scope import Scope
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.alerting.helpers import HOT, hot
-
-
-def receiver(session: Session, scope: Scope, name: str = "ops") -> Receiver:
-    made, _secret = create_receiver(
-        session,
-        scope,
-        name=name,
-        kind=ReceiverKind.EMAIL,
-        target="ops@acme.example",
-        box=BOX,
-        now=NOON,
-    )
-    return made
+from tests.unit.alerting.helpers import HOT, add_mail, hot
 
 
 def alert(
@@ -98,7 +85,7 @@ def delivered(session: Session, row: Alert, receiver_id: str) -> None:
 def rule(session: Session, cast: Cast) -> Rule:
     """Acme's rule, which tells acme's receiver `ops`."""
     scope = scope_of(cast.bob)
-    request = hot(receiver_ids=[receiver(session, scope).id])
+    request = hot(receiver_ids=[add_mail(session, scope).id])
     return create_rule(session, scope, request, now=NOON)
 
 
@@ -109,7 +96,7 @@ def test_a_rule_is_saved_as_requested(cast: Cast, rule: Rule) -> None:
 
 @pytest.mark.usefixtures("rule")
 def test_an_invalid_rule_is_refused_with_every_error(session: Session, cast: Cast) -> None:
-    foreign = receiver(session, scope_of(cast.charlie))
+    foreign = add_mail(session, scope_of(cast.charlie))
     request = hot(window_seconds=0.0, receiver_ids=[foreign.id])
     with pytest.raises(InvalidInputError) as caught:
         create_rule(session, scope_of(cast.bob), request, now=NOON)
@@ -260,7 +247,7 @@ def test_a_webhook_gets_a_secret_and_an_email_none(session: Session, cast: Cast)
     assert secret.startswith("vdw_")
     assert secret not in hook.secret
     assert signing_key(hook, BOX) == secret
-    assert receiver(session, scope).secret == ""
+    assert add_mail(session, scope).secret == ""
 
 
 @pytest.mark.parametrize(
@@ -286,10 +273,10 @@ def test_a_target_must_be_an_address_of_its_kind(
 
 
 def test_a_receivers_name_is_unique_in_its_tenant(session: Session, cast: Cast) -> None:
-    receiver(session, scope_of(cast.bob))
-    receiver(session, scope_of(cast.charlie))
+    add_mail(session, scope_of(cast.bob))
+    add_mail(session, scope_of(cast.charlie))
     with pytest.raises(InvalidInputError) as caught:
-        receiver(session, scope_of(cast.alice))
+        add_mail(session, scope_of(cast.alice))
     assert list(caught.value.errors) == ["name"]
 
 

@@ -11,7 +11,6 @@ from alerting.language.matchers import parse_matcher
 from alerting.models import Alert, Receiver
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
-from alerting.notification.receivers import create_receiver
 from alerting.notification.silences import (
     SilenceRequest,
     SilenceState,
@@ -24,8 +23,8 @@ from alerting.rules.service import create_rule
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError
-from tests.cast import BOX, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import drain_outbox, evaluate_rules, heat, hot
+from tests.cast import Cast, FrozenClock, make_appliance, scope_of
+from tests.unit.alerting.helpers import add_mail, drain_outbox, evaluate_rules, heat, hot
 from timeseries.store import Store
 
 LABELS = {"rule": "GPU too hot", "gpu": "3", "appliance": "dgx-01"}
@@ -122,15 +121,7 @@ def night(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast
     with transaction(sessions) as session:
         scope = scope_of(cast.bob)
         appliance = make_appliance(session, cast.acme, "dgx-01", now=clock.now)
-        receiver, _ = create_receiver(
-            session,
-            scope,
-            name="ops",
-            kind=ReceiverKind.EMAIL,
-            target="ops@acme.example",
-            box=BOX,
-            now=clock.now,
-        )
+        receiver = add_mail(session, scope)
         create_rule(session, scope, hot(receiver_ids=[receiver.id]), now=clock.now)
     return Night(sessions, store, clock, cast, appliance.id, [])
 

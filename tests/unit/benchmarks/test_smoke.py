@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.__main__ import main
 from benchmarks.shared import capacity, report
 
 ROOT = Path(__file__).parents[3]
@@ -66,6 +68,15 @@ def test_the_page_of_results_has_the_documents_of_a_run(document: dict[str, Any]
 def test_a_quick_run_of_all_benchmarks_prints_their_figures(tmp_path: Path) -> None:
     documents = documents_of("--folder", str(tmp_path))
     assert {path.stem for path in tmp_path.glob("*.json")} == set(documents)
+
+
+def test_a_benchmark_without_its_peer_says_in_a_line_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_args, **_options: None)
+    failed = CliRunner().invoke(main, ["staging", "--quick", "--folder", str(folder)])
+    text = "Error: staging: rclone is missing: install the Debian package rclone"
+    assert (failed.exit_code, failed.stderr.splitlines()[1:]) == (1, [text])
 
 
 def test_the_page_of_capacity_follows_from_its_figures() -> None:

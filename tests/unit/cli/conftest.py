@@ -1,26 +1,29 @@
 """A portal on a free port, for commands that call its REST API."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from flask import Flask
 from starlette.types import ASGIApp
 
-from cli import asgi
 from cli.asgi import create_asgi_app
 from cli.backend import Backend
 from core import migrations
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from tenants.models import User
 from tenants.users.sightings import Sightings
-from tests.cast import FrozenClock
+from tenants.users.tokens import create_api_token
+from tests.cast import FrozenClock, scope_of
 from tests.fixtures.migrated import upgrade
 from tests.fixtures.serving import Serving
-from tests.fixtures.shared_portal import Serve, serve, shared_portals
+from tests.fixtures.shared_portal import Serve, serve, servers_share_portal, shared_portals
 from timeseries.store import Store
 
-__all__ = ["serve", "shared_portals"]
+__all__ = ["serve", "servers_share_portal", "shared_portals"]
+
+EnvironOf = Callable[[User], dict[str, str]]
 
 
 @pytest.fixture
@@ -46,9 +49,9 @@ def settings(tmp_path: Path) -> ServerSettings:
 
 
 @pytest.fixture
-def shared_portal(settings: ServerSettings, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Flask:
+def shared_portal(settings: ServerSettings, serve: Serve, servers_share_portal: None) -> Flask:
     """The portal of all servers that are made from now on, on this test's database."""
-    monkeypatch.setattr(asgi, "create_portal", lambda settings, **_parts: serve(settings))
+    assert servers_share_portal is None
     return serve(settings)
 
 
@@ -70,3 +73,15 @@ def server_app(
 def url(server_app: ASGIApp) -> Iterator[str]:
     with Serving(server_app) as url:
         yield url
+
+
+@pytest.fixture
+def environ_of(url: str, sessions: SessionFactory, clock: FrozenClock) -> EnvironOf:
+    """Return the environment of a user's commands, with a new token."""
+
+    def environ_of(user: User) -> dict[str, str]:
+        with sessions.begin() as session:
+            secret = create_api_token(session, scope_of(user), name="test", now=clock.now)[1]
+        return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+
+    return environ_of

@@ -6,7 +6,7 @@ from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import Result, run_vedette
 from tests.unit.jobqueue.advice_builders import H100
-from tests.unit.portal.world import add_advice
+from tests.unit.portal.world_parts import add_advice
 
 KEY = f"short:{H100}"
 

@@ -13,6 +13,7 @@ from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.clusters import cluster, make_connector, node
 from tests.fixtures.in_process import run_vedette
 from tests.fixtures.rentals import OFFER_NAME, rent
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance, report, start
 
 
@@ -33,11 +34,12 @@ def test_the_storage_is_listed(*, url: str, cast: Cast, sessions: SessionFactory
     assert json.loads(printed)["images"][0]["verdict"] == "age"
 
 
-def test_a_drain_is_followed_to_its_end(*, url: str, cast: Cast, sessions: SessionFactory) -> None:
+def test_a_drain_is_followed_to_its_end(
+    *, environ_of: EnvironOf, cast: Cast, sessions: SessionFactory
+) -> None:
     with sessions.begin() as session:
         attempt = start(session, cast)
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=NOON)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = environ_of(cast.alice)
     wrong = run_vedette("appliance", "drain", "dgx-01", "--wait", "soon", environ=environ)
     assert wrong.returncode == 2
     run_vedette("appliance", "drain", "dgx-01", "--wait", "1h", environ=environ)
@@ -52,14 +54,13 @@ def test_a_drain_is_followed_to_its_end(*, url: str, cast: Cast, sessions: Sessi
 
 
 def test_the_nodes_of_a_cluster_are_listed(
-    *, url: str, cast: Cast, sessions: SessionFactory
+    *, environ_of: EnvironOf, cast: Cast, sessions: SessionFactory
 ) -> None:
     with sessions.begin() as session:
         down = node("n2", state=NodeState.DOWN, reason="Not responding")
         make_connector(session, cast.acme, cluster(node("n1", allocated_gpus=1), down))
         add_appliance(session, cast.acme, "dgx-01")
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=NOON)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = environ_of(cast.alice)
     listed = run_vedette("appliance", "list", environ=environ).stdout
     assert "login  slurm cluster" in listed
     assert "n1.login" not in listed

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.marketplace.ledger import MARCH, add_contract, add_use, terms
 from tests.unit.marketplace.months import close
 
@@ -15,14 +15,13 @@ PERIOD = ("--since", "2026-03-01T00:00:00Z", "--until", "2026-04-01T00:00:00Z")
 
 
 @pytest.fixture
-def environ(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> dict[str, str]:
+def environ(environ_of: EnvironOf, cast: Cast, sessions: SessionFactory) -> dict[str, str]:
     """Of alice, whose tenant has an invoice."""
     with sessions.begin() as session:
         contract = add_contract(session, cast, terms("2.45"))
         add_use(session, cast.acme.id, MARCH, contract=contract)
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
     close(sessions)
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.alice)
 
 
 def test_invoices_are_listed_shown_and_written(environ: dict[str, str], tmp_path: Path) -> None:

@@ -5,19 +5,17 @@ import pytest
 from core.db import SessionFactory
 from jobqueue.projects.service import ProjectRequest, create_project
 from marketplace.budgets.evaluation import evaluate_budgets
-from tenants.users.tokens import create_api_token
-from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.marketplace.cost_builders import add_line
 
 
 @pytest.fixture
-def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) -> dict[str, str]:
+def environ(environ_of: EnvironOf, cast: Cast, sessions: SessionFactory) -> dict[str, str]:
     with sessions.begin() as session:
-        alice = scope_of(cast.alice)
-        create_project(session, alice, ProjectRequest(name="vision"), now=NOON)
-        secret = create_api_token(session, alice, name="test", now=clock.now)[1]
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+        create_project(session, scope_of(cast.alice), ProjectRequest(name="vision"), now=NOON)
+    return environ_of(cast.alice)
 
 
 def test_budgets_are_set_listed_and_removed(

@@ -4,14 +4,14 @@ import json
 
 from core.db import SessionFactory
 from tenants.models import Appliance, ApplianceState
-from tenants.users.tokens import create_api_token
-from tests.cast import NOON, Cast, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance, submit
 
 
 def test_a_cluster_is_made_shown_and_deleted(
-    *, url: str, cast: Cast, sessions: SessionFactory
+    *, environ_of: EnvironOf, cast: Cast, sessions: SessionFactory
 ) -> None:
     with sessions.begin() as session:
         for number in range(1, 4):
@@ -19,8 +19,7 @@ def test_a_cluster_is_made_shown_and_deleted(
         other = add_appliance(session, cast.globex, "dgx-99")
         lost = add_appliance(session, cast.acme, "old-01")
         lost.state = ApplianceState.LOST
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=NOON)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = environ_of(cast.alice)
 
     def cluster(*words: str) -> tuple[int, str]:
         done = run_vedette("cluster", *words, environ=environ)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import Result, run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.test_cluster_requests import add_cluster
 from vedette import Client
 from vedette.jobs import Job
@@ -19,12 +19,11 @@ SET_GPU = ("--cluster-option", "slurm.partition=gpu")
 
 
 @pytest.fixture
-def environ(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> dict[str, str]:
+def environ(environ_of: EnvironOf, cast: Cast, sessions: SessionFactory) -> dict[str, str]:
     with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
         add_cluster(session, cast, "slurm-a")
         add_cluster(session, cast, "slurm-b", runs_images=True)
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.bob)
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import pytest
 import yaml
 from jsonschema_rs import Draft202012Validator
 
-from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import Result, run_vedette
+from tests.unit.cli.conftest import EnvironOf
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "dashboard.schema.json"
 FILE = {
@@ -39,12 +38,8 @@ FILE = {
 
 
 @pytest.fixture
-def vedette(
-    url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock
-) -> Callable[..., Result]:
-    with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+def vedette(environ_of: EnvironOf, cast: Cast) -> Callable[..., Result]:
+    environ = environ_of(cast.bob)
     return partial(run_vedette, "dashboards", environ=environ)
 
 

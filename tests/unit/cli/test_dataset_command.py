@@ -8,9 +8,9 @@ from sqlalchemy import func, select
 
 from core.db import SessionFactory
 from datasets.models import DataConnection, DataPart, DatasetVersion, VersionState
-from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance
 from vedette.client import Client
 from vedette.datasets import upload_version
@@ -19,11 +19,9 @@ SOURCE = "s3://acme-data/imagenet"
 
 
 @pytest.fixture
-def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) -> dict[str, str]:
+def environ(cast: Cast, environ_of: EnvironOf) -> dict[str, str]:
     """Alice's."""
-    with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.alice)
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 
 from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import dispatch
 from tests.unit.jobqueue.dataset_builders import (
     TIB,
@@ -17,7 +17,7 @@ from tests.unit.jobqueue.dataset_builders import (
 
 
 @pytest.fixture
-def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) -> dict[str, str]:
+def environ(sessions: SessionFactory, cast: Cast, environ_of: EnvironOf) -> dict[str, str]:
     """Alice's, with a dataset that is half on dgx-01."""
     with sessions.begin() as session:
         version = add_dataset(session, cast.acme).versions[0]
@@ -26,8 +26,7 @@ def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) 
             add_stager(session, cast.acme, "dgx-01"),
             copy_of(version, cached_bytes=TIB),
         )
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.alice)
 
 
 def test_data_settings_are_printed_and_changed(environ: dict[str, str]) -> None:

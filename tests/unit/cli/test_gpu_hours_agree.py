@@ -21,10 +21,10 @@ from dash_app.tiers import platform as platform_tier
 from dash_app.timerange import Controls
 from jobqueue.usage.ledger import SETTLE, record_usage
 from tenants.models import User
-from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import run_vedette
 from tests.fixtures.shared_portal import Serve
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import start
 from tests.unit.portal.conftest import Browser
 from timeseries.store import Store
@@ -143,12 +143,8 @@ def test_dashboards_show_the_same_gpu_hours(
     assert f"{GPU_HOURS:.4f}"[:4] in to_json_plotly(chart["data"][0]["y"])
 
 
-def test_the_command_line_prints_the_same_gpu_hours(
-    url: str, sessions: SessionFactory, cast: Cast
-) -> None:
-    with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=NOW)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+def test_the_command_line_prints_the_same_gpu_hours(environ_of: EnvironOf, cast: Cast) -> None:
+    environ = environ_of(cast.bob)
     printed = run_vedette("usage", environ=environ).stdout.splitlines()
     assert printed[1].split()[1] == SHOWN
 

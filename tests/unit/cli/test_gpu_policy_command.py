@@ -3,15 +3,15 @@
 import pytest
 
 from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance, dispatch
 from tests.unit.jobqueue.mig_gpus import mig_gpus
 
 
 @pytest.fixture
-def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) -> dict[str, str]:
+def environ(sessions: SessionFactory, cast: Cast, environ_of: EnvironOf) -> dict[str, str]:
     """Alice's, with an appliance of two H100."""
     with sessions.begin() as session:
         add_appliance(
@@ -21,8 +21,7 @@ def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) 
             gpus=mig_gpus("dgx-01", 2),
             partition_modes=["mig", "mps", "time_slicing"],
         )
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.alice)
 
 
 def test_commands_manage_policies(environ: dict[str, str]) -> None:

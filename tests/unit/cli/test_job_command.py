@@ -15,10 +15,10 @@ from jobqueue.models import Job
 from jobqueue.queue.service import submit_job
 from jobqueue.states import JobState
 from protocol.job_spec import JobRequest
-from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import Result, run_vedette
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.cli.conftest import EnvironOf
+from tests.unit.portal.world_parts import add_appliance, run_job
 from timeseries.points import Point
 from timeseries.store import Store, write
 from vedette import Client, JobFailedError, JobTimeoutError
@@ -27,10 +27,8 @@ Vedette = Callable[..., Result]
 
 
 @pytest.fixture
-def environ(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> dict[str, str]:
-    with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+def environ(environ_of: EnvironOf, cast: Cast) -> dict[str, str]:
+    return environ_of(cast.bob)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import Result, run_vedette
 from tests.generated_files import generated_files
-from tests.unit.portal.world import add_appliance
+from tests.unit.portal.world_parts import add_appliance
 
 Vedette = Callable[..., Result]
 TRAIN = """

@@ -4,19 +4,18 @@ import json
 
 from core.db import SessionFactory
 from jobqueue.jobs.gangs import gang_members
-from tenants.users.tokens import create_api_token
-from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance, append_log, start
 from tests.unit.logs.lines import line, record, send
 
 
 def test_lines_are_printed_oldest_first_and_filtered(
-    *, url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock
+    *, environ_of: EnvironOf, cast: Cast, sessions: SessionFactory
 ) -> None:
     with sessions.begin() as session:
         appliance = add_appliance(session, cast.acme, "dgx-07")
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
     send(
         sessions,
         appliance,
@@ -24,7 +23,7 @@ def test_lines_are_printed_oldest_first_and_filtered(
         line("eth0: link down", second=-30, unit="kernel"),
         now=NOON,
     )
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = environ_of(cast.bob)
     printed = run_vedette("logs", "--source", "appliance", environ=environ)
     rows = printed.stdout.splitlines()
     assert [row.rpartition("dgx-07 ")[2] for row in rows] == [
@@ -40,16 +39,15 @@ def test_lines_are_printed_oldest_first_and_filtered(
 
 
 def test_the_lines_of_a_gang_are_those_of_rank_0_at_first(
-    *, url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock
+    *, environ_of: EnvironOf, cast: Cast, sessions: SessionFactory
 ) -> None:
     with sessions.begin() as session:
         first = start(session, cast, nodes=2).job
         for member in gang_members(session, first):
             text = record(f"rank {member.array_index}", second=-1)
             append_log(session, member.attempts[-1], text)
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
         job_id = first.id
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = environ_of(cast.alice)
 
     def texts(*options: str) -> list[str]:
         command = ("logs", "rank", "--job", job_id, "--source", "job", *options)

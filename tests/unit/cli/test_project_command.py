@@ -5,18 +5,17 @@ import json
 import pytest
 
 from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance
 
 
 @pytest.fixture
-def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) -> dict[str, str]:
+def environ(sessions: SessionFactory, cast: Cast, environ_of: EnvironOf) -> dict[str, str]:
     with sessions.begin() as session:
         add_appliance(session, cast.acme, "dgx-01")
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.alice)
 
 
 def test_a_tree_of_projects_is_made_listed_and_archived(environ: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from core.errors import ConfigurationError
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from timeseries.points import Point
 from timeseries.store import Store, write
 from vedette.client import Client
@@ -18,14 +19,12 @@ from vedette.frames import FrameLibrary, chosen_library
 
 
 def test_all_pages_are_printed_as_one_csv(
-    *, url: str, cast: Cast, sessions: SessionFactory, store: Store, clock: FrozenClock
+    *, environ_of: EnvironOf, cast: Cast, store: Store, clock: FrozenClock
 ) -> None:
     at_ns = to_ns(clock.now - timedelta(minutes=1))
     points = [Point("gpu", {"gpu": f"{n:02}"}, {"power_watts": float(n)}, at_ns) for n in range(60)]
     write(store, points, identity={"tenant": cast.acme.id, "appliance": "a"})
-    with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = environ_of(cast.bob)
 
     printed = run_vedette(
         "query", "gpu", "power_watts", "--by", "gpu", "--since", "-5m", environ=environ

@@ -7,14 +7,16 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
 from jobqueue.projects.models import Project
-from tenants.users.tokens import create_api_token
-from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, FrozenClock
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 
 
 @pytest.fixture
-def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) -> dict[str, str]:
+def environ(
+    sessions: SessionFactory, cast: Cast, environ_of: EnvironOf, clock: FrozenClock
+) -> dict[str, str]:
     """Alice's; her job in the project vision runs on two GPUs since noon, Bob's waits."""
     with sessions.begin() as session:
         add_appliance(session, cast.acme, "mini", gpus=2)
@@ -24,9 +26,8 @@ def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) 
         session.flush()
         dispatch(session, now=NOON)
         submit(session, cast.bob, "next", gpus=1, time_limit_seconds=60)
-        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
     clock.now = NOON + timedelta(hours=1)
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.alice)
 
 
 def add_project(session: Session, cast: Cast, name: str, *, shares: int, now: datetime) -> Project:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import Result, run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.jobqueue.rental_builders import grant, offer
 from vedette import Client
@@ -16,12 +16,11 @@ RUN = ("run", "--image", "python:3.13", "--gpus", "1", "--max-price", "12.40")
 
 
 @pytest.fixture
-def environ(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> dict[str, str]:
+def environ(environ_of: EnvironOf, cast: Cast, sessions: SessionFactory) -> dict[str, str]:
     with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
         offer(session, [add_appliance(session, cast.globex, "globex-dgx")])
         grant(session, cast.acme, cast.globex)
-    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    return environ_of(cast.bob)
 
 
 @pytest.fixture

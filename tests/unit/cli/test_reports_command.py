@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from core.db import SessionFactory
-from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import Cast
 from tests.fixtures.in_process import Result, run_vedette
+from tests.unit.cli.conftest import EnvironOf
 
 WEEKLY = {
     "name": "Weekly",
@@ -24,12 +23,8 @@ WEEKLY = {
 
 
 @pytest.fixture
-def vedette(
-    url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock
-) -> Callable[..., Result]:
-    with sessions.begin() as session:
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
-    return partial(run_vedette, environ={"VEDETTE_URL": url, "VEDETTE_TOKEN": secret})
+def vedette(environ_of: EnvironOf, cast: Cast) -> Callable[..., Result]:
+    return partial(run_vedette, environ=environ_of(cast.bob))
 
 
 def test_reports_are_applied_downloaded_emailed_and_removed(

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy.orm import Session
 
 from alerting.notification.receivers import create_receiver
 from alerting.states import ReceiverKind
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token
-from tests.cast import BOX, Cast, FrozenClock, scope_of
+from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
+from tests.conftest import Fill
 from tests.fixtures.in_process import Result, run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.portal.world import make_world
 
 Vedette = Callable[..., Result]
@@ -22,13 +25,18 @@ HOT = "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85 °C"
 FULL = "min(disk.free_bytes) over 2m by appliance, mount < 8 GiB, critical < 2 GiB for 10m"
 
 
+def _with_world(session: Session, cast: Cast) -> str:
+    make_world(session, cast, now=NOON)  # has the rule `GPU too hot`
+    return ""
+
+
 @pytest.fixture
-def vedette(url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock) -> Vedette:
-    with sessions.begin() as session:
-        make_world(session, cast, now=clock.now)  # has the rule `GPU too hot`
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
-    return lambda *arguments, command="rules", stdin="", token=secret: run_vedette(
-        command, *arguments, environ={"VEDETTE_URL": url, "VEDETTE_TOKEN": token}, stdin=stdin
+def vedette(prefill: Callable[[Fill], str], environ_of: EnvironOf, cast: Cast) -> Vedette:
+    """Runs commands as Bob, or with another token."""
+    prefill(_with_world)
+    bobs = environ_of(cast.bob)
+    return lambda *arguments, command="rules", stdin="", token=bobs["VEDETTE_TOKEN"]: run_vedette(
+        command, *arguments, environ=bobs | {"VEDETTE_TOKEN": token}, stdin=stdin
     )
 
 

@@ -5,22 +5,21 @@ from pathlib import Path
 
 from core.db import SessionFactory
 from jobqueue.usage.ledger import SETTLE, record_usage
-from tenants.users.tokens import create_api_token
-from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, FrozenClock
 from tests.fixtures.in_process import run_vedette
+from tests.unit.cli.conftest import EnvironOf
 from tests.unit.jobqueue.builders import start
 from timeseries.store import Store
 
 
 def test_usage_is_printed_by_group(
-    *, url: str, cast: Cast, sessions: SessionFactory, store: Store, clock: FrozenClock
+    *, environ_of: EnvironOf, cast: Cast, sessions: SessionFactory, store: Store, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
         start(session, cast, gpus=2)
-        secret = create_api_token(session, scope_of(cast.bob), name="test", now=clock.now)[1]
     clock.now = NOON + timedelta(hours=1) + SETTLE
     record_usage(sessions, store, now=clock.now)
-    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    environ = environ_of(cast.bob)
     printed = run_vedette("usage", "--by", "job", environ=environ).stdout.splitlines()
     # Two GPUs for an hour and three minutes.
     assert [line.split() for line in printed] == [

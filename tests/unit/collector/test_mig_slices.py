@@ -4,14 +4,13 @@ import logging
 
 import pytest
 
-from benchmarks.mig import SimulatedHardware
-from benchmarks.shared.mig_steps import MIGSteps
 from collector.gpu_slices.base import SliceError
 from collector.gpu_slices.mig import MIGSlices
 from plugins.mig import MIGInUseError
 from plugins.simulation.config import SimulationConfig
 from plugins.simulation.mig import SimulatedMIGDriver
 from protocol.gpu_slices import GPUPartition, GPUSlice, MIGPlacement, PartitionMode
+from tests.fixtures.mig_steps import MIGSteps, SimulatedHardware
 
 H100 = SimulationConfig(seed="acme/dgx-1", gpu_count=2)
 A100 = SimulationConfig(seed="acme/dgx-1", gpu_count=2, gpu_model="NVIDIA A100-SXM4-80GB")

@@ -1,11 +1,15 @@
 """A small fleet with ten minutes of samples: what every dashboard test looks at."""
 
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
+from typing import cast as cast_type
 
 import pytest
-from sqlalchemy.orm import Session
+from flask.testing import FlaskClient
+from sqlalchemy.orm import Session, undefer
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
@@ -18,7 +22,10 @@ from jobqueue.states import AttemptState, JobState
 from protocol.job_spec import JobKind
 from tenants.models import Appliance, Tenant, User
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
+from tests.conftest import Fill, LazyStore
+from tests.unit.dash_app.browsing import Browser, served
 from tests.unit.dash_app.reporting import DAY, NOW, BuildReport
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -43,24 +50,48 @@ def span(clock: FrozenClock) -> Span:
     return Controls().span(clock.now)
 
 
+@pytest.fixture(scope="session")
+def fleet_samples() -> Iterator[DuckDBStore]:
+    """A store with the samples of the fleet, once a test has written them."""
+    store = DuckDBStore(":memory:")
+    yield store
+    store.close()
+
+
 @pytest.fixture
-def fleet_of_three(sessions: SessionFactory, cast: Cast, clock: FrozenClock, store: Store) -> Fleet:
+def fleet_of_three(
+    prefill: Callable[[Fill], str],
+    sessions: SessionFactory,
+    store: Store,
+    fleet_samples: DuckDBStore,
+) -> Fleet:
     """Two GPUs each, a sample every 10 s over the last ten minutes."""
-    with sessions.begin() as session:
-        first = make_appliance(session, cast.acme, "dgx-01", now=clock.now, inventory=_has("a"))
-        second = make_appliance(session, cast.acme, "dgx-02", now=clock.now, inventory=_has("b"))
-        foreign = make_appliance(
-            session, cast.globex, "globex-01", now=clock.now, inventory=_has("c")
+    appliances, jobs = json.loads(prefill(_add_fleet))
+    with sessions() as session:
+        first, second, foreign = (
+            session.get_one(Appliance, ident, options=[undefer("*")]) for ident in appliances
         )
-        job = _running(session, first, cast.acme, cast.alice, name="train")
-        foreign_job = _running(session, foreign, cast.globex, cast.charlie, name="secret")
-    for appliance, level, holder in (
-        (first, 80.0, job),
-        (second, 20.0, None),
-        (foreign, 50.0, foreign_job),
-    ):
-        _write_samples(store, appliance, level=level, holder=holder, clock=clock)
-    return Fleet(first, second, foreign, job, foreign_job)
+        job, foreign_job = (session.get_one(Job, ident) for ident in jobs)
+    fleet = Fleet(first, second, foreign, job, foreign_job)
+
+    def write_samples(store: Store) -> None:
+        _write_samples(store, fleet.first, level=80.0, holder=fleet.job)
+        _write_samples(store, fleet.second, level=20.0, holder=None)
+        _write_samples(store, fleet.foreign, level=50.0, holder=fleet.foreign_job)
+
+    if not fleet_samples.measurements(tenants=None):
+        write_samples(fleet_samples)
+    cast_type("LazyStore", store).show(fleet_samples, write_samples)
+    return fleet
+
+
+def _add_fleet(session: Session, cast: Cast) -> str:
+    first = make_appliance(session, cast.acme, "dgx-01", inventory=_has("a"))
+    second = make_appliance(session, cast.acme, "dgx-02", inventory=_has("b"))
+    foreign = make_appliance(session, cast.globex, "globex-01", inventory=_has("c"))
+    job = _running(session, first, cast.acme, cast.alice, name="train")
+    foreign_job = _running(session, foreign, cast.globex, cast.charlie, name="secret")
+    return json.dumps([[first.id, second.id, foreign.id], [job.id, foreign_job.id]])
 
 
 def _has(letter: str) -> dict[str, Any]:
@@ -112,13 +143,11 @@ def _running(
     return job
 
 
-def _write_samples(
-    store: Store, appliance: Appliance, *, level: float, holder: Job | None, clock: FrozenClock
-) -> None:
+def _write_samples(store: Store, appliance: Appliance, *, level: float, holder: Job | None) -> None:
     identity = {"tenant": appliance.tenant_id, "appliance": appliance.id}
     points: list[Point] = []
     for back in range(SAMPLES, 0, -1):
-        time_ns = to_ns(clock.now) - back * 10 * NS_PER_SECOND
+        time_ns = to_ns(NOON) - back * 10 * NS_PER_SECOND
         points += _host_points(level, time_ns)
         for gpu in appliance.inventory["gpus"]:
             has_job = holder is not None and gpu["index"] == 0
@@ -197,3 +226,21 @@ def appliances(sessions: SessionFactory, cast: Cast) -> tuple[Appliance, Applian
         porto = make_appliance(session, cast.acme, "dgx-02", now=early)
         lyon.site, porto.site = "Lyon", "Porto"
         return lyon, porto
+
+
+@pytest.fixture
+def client(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
+) -> FlaskClient:
+    assert fleet_of_three
+    return served(sessions, store, cast, clock)
+
+
+@pytest.fixture
+def alice(client: FlaskClient) -> Browser:
+    return Browser(client, "alice")
+
+
+@pytest.fixture
+def charlie(client: FlaskClient) -> Browser:
+    return Browser(client, "charlie")

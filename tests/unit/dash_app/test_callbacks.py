@@ -3,137 +3,26 @@
 import json
 import re
 import threading
-from dataclasses import replace
-from datetime import timedelta
 from html import unescape
 from typing import Any
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
 import pytest
-from flask import Flask, request
 from flask.testing import FlaskClient
-from werkzeug.test import TestResponse
 
-from core.clock import to_ns
 from core.db import SessionFactory
-from dash_app.app import create_dashboards
 from dash_app.components import ABSENT
-from dash_app.context import MAX_ENTRIES, SharedCache
 from dash_app.pcie import TIMES
 from dash_app.routes import appliance_path, gpu_path, job_path
-from dash_app.shared_store import SharedStore
-from dash_app.timerange import Controls, span_between
-from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobState
-from protocol.job_spec import JobKind
 from tenants.models import Appliance
-from tenants.scope import Scope
-from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, FrozenClock
+from tests.unit.dash_app.browsing import USER_HEADER, Browser, CountingStore, rows_of, served
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
-from timeseries.points import Point
-from timeseries.store import Latest, LatestQuery, RangeQuery, Series, Store, write
+from timeseries.store import Store
 
-USER_HEADER = "X-Test-User"
-ROW, CELL = re.compile("<tr>(<td.*?)</tr>"), re.compile("<td[^>]*>(.*?)</td>")
-TAG = re.compile("<[^>]*>")
 PART = re.compile(r'<script id="(_dash-[a-z]+)" type="application/json">(.*?)</script>')
-
-
-class Browser:
-    """Calls callbacks by the id of one of their outputs, as Dash's script does."""
-
-    def __init__(self, client: FlaskClient, who: str) -> None:
-        self.client = client
-        self.headers = {USER_HEADER: who}
-
-    def fill(self, output: str, changed: str = "", **values: object) -> str:
-        """Return the JSON response of the callback that writes `output`, as text."""
-        response = self.post(output, changed, **values)
-        assert response.status_code == 200, response.text
-        return json.dumps(response.get_json())
-
-    def post(self, output: str, changed: str = "", **values: object) -> TestResponse:
-        """Call the callback that writes `output`."""
-        callbacks = self.client.get(
-            "/dashboards/_dash-dependencies", headers=self.headers
-        ).get_json()
-        entry = next(item for item in callbacks if output in item["output"])
-        body = {
-            "output": entry["output"],
-            # Of components of any number, such as charts of a job's metrics, the page has none.
-            "outputs": [
-                []
-                if part.startswith("{")
-                else dict(zip(("id", "property"), part.rsplit(".", 1), strict=True))
-                for part in entry["output"].strip(".").split("...")
-            ],
-            "inputs": [self._with_value(item, values) for item in entry["inputs"]],
-            "state": [self._with_value(item, values) for item in entry["state"]],
-            "changedPropIds": [changed] if changed else [],
-        }
-        return self.client.post(
-            "/dashboards/_dash-update-component", json=body, headers=self.headers
-        )
-
-    @staticmethod
-    def _with_value(item: dict[str, str], values: dict[str, object]) -> dict[str, object]:
-        name = f"{item['id']}_{item['property']}".replace("-", "_")
-        return {**item, "value": values.get(name)}
-
-
-class CountingStore:
-    """Counts the queries of another store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.asked = 0
-
-    def query_range(self, query: RangeQuery) -> list[Series]:
-        self.asked += 1
-        return self._store.query_range(query)
-
-    def latest(self, query: LatestQuery) -> list[Latest]:
-        self.asked += 1
-        return self._store.latest(query)
-
-
-def served(sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock) -> FlaskClient:
-    users = {"alice": cast.alice, "charlie": cast.charlie, "olivia": cast.olivia}
-    server = Flask("test")
-
-    def scope_provider() -> Scope:
-        return scope_of(users[request.headers[USER_HEADER]])
-
-    create_dashboards(
-        server,
-        sessions=sessions,
-        store=store,
-        scope_provider=scope_provider,
-        zone_provider=lambda: "UTC",
-        render_shell=lambda title, parts: f"<h1>{title}</h1>" + "".join(parts.values()),
-        clock=clock,
-    )
-    return server.test_client()
-
-
-@pytest.fixture
-def client(
-    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
-) -> FlaskClient:
-    assert fleet_of_three
-    return served(sessions, store, cast, clock)
-
-
-@pytest.fixture
-def alice(client: FlaskClient) -> Browser:
-    return Browser(client, "alice")
-
-
-@pytest.fixture
-def charlie(client: FlaskClient) -> Browser:
-    return Browser(client, "charlie")
 
 
 FLEET = {
@@ -334,22 +223,19 @@ def test_a_new_range_keeps_the_panels(alice: Browser) -> None:
     assert "page" not in json.loads(text)["response"]
 
 
-@pytest.mark.parametrize(
-    ("search", "text"),
-    [
+def test_an_address_with_a_typo_says_so_above_the_panels(
+    client: FlaskClient, alice: Browser
+) -> None:
+    for search, text in (
         ("?rang=1h", "Unknown query parameter 'rang'. Did you mean 'range'?"),
         ("?range=1hh", "Invalid range '1hh'. Use 15m, 1h,"),
         ("?from=2026-11-22&to=2026-11-23", "Use milliseconds since 1970"),
         ("?tz=Europe/Olso", "Use a name such as"),
         ("?compare=gpu-9", "Invalid compare 'gpu-9'."),
         ("?txt=dgx", "Did you mean 'text'?"),
-    ],
-)
-def test_an_address_with_a_typo_says_so_above_the_panels(
-    client: FlaskClient, alice: Browser, search: str, text: str
-) -> None:
-    assert text in alice.fill("page.children", url_pathname="/dashboards/", url_search=search)
-    assert text in unescape(client.get(f"/dashboards/{search}", headers=alice.headers).text)
+    ):
+        assert text in alice.fill("page.children", url_pathname="/dashboards/", url_search=search)
+        assert text in unescape(client.get(f"/dashboards/{search}", headers=alice.headers).text)
 
 
 def test_an_address_without_a_typo_has_no_message(alice: Browser) -> None:
@@ -423,14 +309,6 @@ def test_processes_and_topology_of_an_appliance_reach_its_page(
     assert "reports no GPU processes" in text
 
 
-def rows_of(area: dict[str, str]) -> list[list[str]]:
-    """Return the text of each cell of a table's body."""
-    return [
-        [" ".join(unescape(TAG.sub(" ", cell)).split()) for cell in CELL.findall(row)]
-        for row in ROW.findall(area["children"])
-    ]
-
-
 def test_a_refresh_sends_only_what_has_changed(
     alice: Browser, fleet_of_three: Fleet, clock: FrozenClock
 ) -> None:
@@ -454,80 +332,6 @@ def test_a_callback_with_the_path_of_another_tier_returns_nothing(
     assert client
     path = job_path(fleet_of_three.job.id)
     assert alice.post("appliance-cpu.figure", appliance_path_data=path).status_code == 204
-
-
-def test_a_gpu_is_compared_with_a_peer_and_an_appliance_with_the_period_before(
-    alice: Browser, fleet_of_three: Fleet
-) -> None:
-    def names(output: str, path: str, compare: str) -> list[str]:
-        values = {f"{output.partition('-')[0]}_path_data": path}
-        search = f"?range=15m&compare={compare}"
-        answer = alice.fill(f"{output}.figure", url_search=search, **values)
-        figure = json.loads(answer)["response"][output]["figure"]
-        return [line["name"] for line in figure["layout"]["meta"]["legend"]]
-
-    ident = fleet_of_three.first.id
-    assert names("gpu-power", gpu_path(ident, "0"), "gpu-1") == ["power", "power, GPU 1"]
-    assert names("gpu-power", gpu_path(ident, "0"), "gpu-9") == ["power"]
-    # The fixture's samples are ten minutes old at most.
-    assert names("appliance-memory", appliance_path(ident), "previous") == ["used", "total"]
-
-
-def test_a_job_is_compared_with_another_one_from_its_start_on(
-    alice: Browser, sessions: SessionFactory, store: Store, fleet_of_three: Fleet, cast: Cast
-) -> None:
-    job = fleet_of_three.job
-    started_at = job.started_at or NOON
-    with sessions.begin() as session:
-        other = Job(
-            tenant_id=job.tenant_id,
-            user_id=cast.bob.id,
-            name="eval",
-            kind=JobKind.BATCH,
-            image="pytorch",
-            gpus=1,
-            memory_bytes=1,
-            state=JobState.SUCCEEDED,
-            submitted_at=started_at,
-            queue_at=started_at,
-            started_at=started_at + timedelta(minutes=4),
-            finished_at=started_at + timedelta(minutes=6),
-        )
-        session.add(other)
-        session.flush()
-        attempt = {"tenant_id": job.tenant_id, "appliance_id": fleet_of_three.second.id}
-        session.add(
-            Attempt(
-                job_id=other.id,
-                number=1,
-                state=AttemptState.SUCCEEDED,
-                gpu_uuids=["GPU-b0"],
-                bound_at=other.started_at,
-                started_at=other.started_at,
-                **attempt,
-            )
-        )
-        time_ns = to_ns(started_at + timedelta(minutes=5))
-    tags = {"gpu": "0", "uuid": "GPU-b0", "model": "H100", "job": other.id}
-    sample = Point("gpu", tags, {"power_watts": 250.0}, time_ns)
-    identity = {"tenant": job.tenant_id, "appliance": fleet_of_three.second.id}
-    assert write(store, [sample], identity=identity) == []
-    page = alice.fill("page.children", url_pathname=job_path(job.id), url_search="")
-    assert f"compare=job%3A{other.id}" in page
-    assert "Last 1 h" not in page
-
-    def lines(compare: str) -> dict[str, list[object]]:
-        values = {"job_path_data": job_path(job.id), "url_search": f"?compare={compare}"}
-        answer = json.loads(alice.fill("job-attempt-memory_bytes.figure", **values))["response"]
-        traces = answer["job-gpu-power_watts"]["figure"]["data"]
-        return {trace["name"]: [trace["x"][0], trace["y"]] for trace in traces}
-
-    assert lines("").keys() == {"GPU 0"}
-    assert lines(f"job:{fleet_of_three.foreign_job.id}").keys() == {"GPU 0"}
-    compared = lines(f"job:{other.id}")
-    # Its sample a minute after its start is drawn a minute after the start of this job.
-    expected = f"{started_at + timedelta(minutes=1):%Y-%m-%d %H:%M:%S}"
-    assert compared["GPU 0, eval"] == [expected, [250.0]]
 
 
 def test_viewers_with_the_same_rights_share_a_refresh_for_two_seconds(
@@ -560,128 +364,6 @@ def test_viewers_with_the_same_rights_share_a_refresh_for_two_seconds(
     assert asked_by("alice") > 0
 
 
-def test_a_failed_refresh_is_computed_again(clock: FrozenClock) -> None:
-    cache = SharedCache(clock, ttl=timedelta(seconds=2))
-    with pytest.raises(ZeroDivisionError):
-        cache.get("key", lambda: 1 // 0)
-    assert cache.get("key", lambda: 7) == 7
-    assert cache.get("key", lambda: 8) == 7
-
-
-class CountedAnswers:
-    asked = 0
-
-    def query_range(self, _query: RangeQuery) -> list[Series]:
-        self.asked += 1
-        return [Series("x", {}, [0], [1.0])]
-
-
-def test_the_first_minute_of_a_job_shows_new_samples_although_its_span_ends_later(
-    clock: FrozenClock,
-) -> None:
-    counting = CountedAnswers()
-    shared = SharedStore(counting, clock)  # type: ignore[arg-type] # the one method that it needs
-    span = span_between(clock.now, clock.now)
-    query = RangeQuery(
-        measurement="gpu", fields=("x",), start_ns=span.start_ns, end_ns=span.end_ns, tenants=None
-    )
-    for _ in range(3):
-        shared.query_range(query)
-        clock.advance(5)
-    assert counting.asked == 3
-
-
-def test_viewers_share_the_answers_of_a_range_but_not_between_tenants(clock: FrozenClock) -> None:
-    counting = CountedAnswers()
-    shared = SharedStore(counting, clock)  # type: ignore[arg-type] # the one method that it needs
-    second = 10**9
-    end_ns = 2**20 * 2**33
-    query = RangeQuery(
-        measurement="gpu",
-        fields=("x",),
-        start_ns=end_ns - 3600 * second,
-        end_ns=end_ns,
-        step_ns=15 * second,
-        tenants=("acme",),
-    )
-    for later_ns in (0, second, 5 * second):
-        shared.query_range(replace(query, end_ns=end_ns + later_ns))
-    assert counting.asked == 1
-    shared.query_range(replace(query, end_ns=end_ns + 9 * second))
-    shared.query_range(replace(query, tenants=("globex",)))
-    shared.query_range(replace(query, tenants=None))
-    assert counting.asked == 4
-    clock.advance(60)
-    shared.query_range(query)
-    assert counting.asked == 5
-
-
-def test_a_range_that_ends_in_the_future_shows_new_samples_in_it(
-    store: Store, clock: FrozenClock
-) -> None:
-    shared = SharedStore(store, clock)
-    second, began_ns = 10**9, to_ns(clock.now)
-    query = RangeQuery(
-        measurement="gpu",
-        fields=("power_watts",),
-        start_ns=began_ns,
-        end_ns=began_ns + 120 * second,
-        step_ns=10 * second,
-        tenants=("t",),
-    )
-    for _ in range(12):
-        point = Point("gpu", {"gpu": "0"}, {"power_watts": 100.0}, to_ns(clock.now))
-        write(store, [point], identity={"tenant": "t", "appliance": "a"})
-        assert list(shared.query_range(query)) == store.query_range(query)
-        clock.advance(10)
-
-
-class WidthsStore(CountingStore):
-    """Records the seconds that each range query spans."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.widths: list[float] = []
-
-    def query_range(self, query: RangeQuery) -> list[Series]:
-        self.widths.append((query.end_ns - query.start_ns) / 10**9)
-        return super().query_range(query)
-
-
-def test_a_live_range_queries_only_its_newest_steps_and_misses_nothing(
-    store: Store, clock: FrozenClock
-) -> None:
-    widths = WidthsStore(store)
-    shared = SharedStore(widths, clock)  # type: ignore[arg-type] # the methods that it needs
-    second = 10**9
-    for turn in range(5):
-        at_ns = to_ns(clock.now)
-        # A GPU appears, another one leaves, and a sample is late.
-        gpus = ("0", "1") if turn < 2 else ("1", "2")
-        times = [*range(at_ns - 3600 * second, at_ns, 300 * second)] if turn == 0 else []
-        late = [at_ns - 25 * second] if turn == 3 else []
-        for time_ns in [*times, *late, at_ns - second]:
-            power = {"power_watts": 100.0 + turn}
-            points = [Point("gpu", {"gpu": gpu}, power, time_ns) for gpu in gpus]
-            write(store, points, identity={"tenant": "t", "appliance": "a"})
-        span = Controls.parse("?range=1h").span(clock.now)
-        query = RangeQuery(
-            measurement="gpu",
-            fields=("power_watts",),
-            start_ns=span.start_ns,
-            end_ns=span.end_ns,
-            step_ns=span.step_ns,
-            tenants=("t",),
-            group_by=("gpu",),
-        )
-        assert list(shared.query_range(query)) == store.query_range(query)
-        clock.advance(11)
-    assert [width >= 3600 for width in widths.widths] == [True, False, False, False, False]
-    clock.advance(60)
-    shared.query_range(replace(query, end_ns=to_ns(clock.now)))
-    assert widths.widths[-1] >= 3600
-
-
 def test_the_page_is_computed_while_the_browser_loads_its_scripts(
     sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, fleet_of_three: Fleet
 ) -> None:
@@ -699,14 +381,6 @@ def test_the_page_is_computed_while_the_browser_loads_its_scripts(
     counting.asked = 0
     Browser(client, "alice").fill("appliance-header.children", **values)
     assert counting.asked == 0
-
-
-def test_the_oldest_results_make_room_in_the_cache(clock: FrozenClock) -> None:
-    cache = SharedCache(clock, ttl=timedelta(seconds=2))
-    for number in range(MAX_ENTRIES + 1):
-        cache.get(number, lambda number=number: number)  # type: ignore[misc] # bound now
-    assert cache.get(MAX_ENTRIES, lambda: -1) == MAX_ENTRIES
-    assert cache.get(0, lambda: -1) == -1
 
 
 def test_a_filter_of_the_fleet_applies_to_totals_and_charts(alice: Browser) -> None:

@@ -19,8 +19,8 @@ from protocol.clusters import requested_gpus
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.clusters import GIB, cluster, make_connector, node, nodes_of, report_cluster
+from tests.unit.dash_app.browsing import Browser, served
 from tests.unit.dash_app.conftest import Fleet
-from tests.unit.dash_app.test_callbacks import Browser, served
 from timeseries.points import Point
 from timeseries.store import Store, write
 

@@ -23,9 +23,9 @@ from dash_app.queries.variables import Located, located_appliances
 from dash_app.routes import custom_path, gpu_path
 from dash_app.tiers import custom
 from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.dash_app.browsing import USER_HEADER, served
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
-from tests.unit.dash_app.test_callbacks import USER_HEADER, served
 from timeseries.store import Aggregate, Store
 
 AREAS = (ChartKind.STAT, ChartKind.TABLE)

@@ -20,9 +20,9 @@ from tenants.fleet.states import EffectiveStatus
 from tenants.lifecycle.usage import StorageUse, store_usage
 from tenants.models import Tenant, TenantQuota, TenantState
 from tests.cast import NOON, Cast, FrozenClock, scope_of
+from tests.unit.dash_app.browsing import Browser, served
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
-from tests.unit.dash_app.test_callbacks import Browser, served
 from timeseries.points import Point
 from timeseries.store import Store, write
 

@@ -23,8 +23,8 @@ from jobqueue.partitions.models import GPUPartitionPolicy
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.dash_app.browsing import Browser, rows_of
 from tests.unit.dash_app.conftest import GIB, SAMPLES, Fleet
-from tests.unit.dash_app.test_callbacks import Browser, rows_of, served
 from tests.unit.jobqueue.test_gpu_occupancy import PROFILES
 from timeseries.points import Point
 from timeseries.store import Store, write
@@ -134,19 +134,6 @@ def mps(
     owner = {"owner": "job", "job": fleet_of_three.job.id}
     sample(store, fleet_of_three, clock, "gpu_process", used, uuid="GPU-a0", **owner)
     return fleet_of_three
-
-
-@pytest.fixture
-def alice(
-    *,
-    sessions: SessionFactory,
-    store: Store,
-    cast: Cast,
-    clock: FrozenClock,
-    fleet_of_three: Fleet,
-) -> Browser:
-    assert fleet_of_three
-    return Browser(served(sessions, store, cast, clock), "alice")
 
 
 def first_gpu(

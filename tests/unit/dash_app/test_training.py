@@ -4,7 +4,7 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from dash_app.queries.job import job_detail, reported_names
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 from timeseries.points import Point
 from timeseries.store import Store, write
 

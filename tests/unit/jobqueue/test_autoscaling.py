@@ -1,10 +1,7 @@
-"""Services that scale: decisions that are applied, sleep and wake-up, obstacles, history."""
+"""Services that scale: decisions that are applied, obstacles, settings and history."""
 
-# ruff: noqa: ANN401 - helpers pass any field on
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,133 +16,25 @@ from jobqueue.holds.models import JobHold
 from jobqueue.holds.service import set_hold
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.queue.resubmission import request_like
-from jobqueue.queue.stopping import stop_array, stop_job
+from jobqueue.services.autoscaling import evaluation
 from jobqueue.services.autoscaling.evaluation import MEASUREMENT, scale_services
 from jobqueue.services.autoscaling.history import NEWEST_ATTEMPTS, NEWEST_EVENTS, expire_history
-from jobqueue.services.autoscaling.instances import wake_service
 from jobqueue.services.autoscaling.service import scaling_status, set_autoscaling
-from jobqueue.services.autoscaling.traffic import Count, Traffic, add_traffic, advance
-from jobqueue.services.rolling_updates import advance_updates, update_progress, update_service
+from jobqueue.services.autoscaling.traffic import Count, Traffic, advance
 from jobqueue.services.scaling import scale_service, service_instances
-from jobqueue.states import AttemptState, JobState, Reason, UpdateState
+from jobqueue.states import AttemptState, JobState, Reason
 from jobqueue.usage.models import UsageHour
-from protocol.attempts import Health, ObservedState
+from protocol.attempts import ObservedState
 from protocol.autoscaling import Autoscaling, ScalingWindow
-from protocol.job_spec import HealthCheck, HealthCheckKind, JobKind, Port
+from protocol.job_spec import JobKind
 from tenants.quotas import Limits, set_limits
-from tests.cast import BOX, NOON, Cast, scope_of
-from tests.conftest import Fill
+from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
+from tests.unit.jobqueue.scaled_service import POLICY, WEB, Service, make
 from timeseries.points import Point
 from timeseries.store import LatestQuery, Store, write
 
-WEB = [Port(container_port=8000, name="web")]
-POLICY = Autoscaling(
-    min_instances=0,
-    max_instances=6,
-    metric="requests_per_second",
-    target=10,
-    down_seconds=60,
-    zero_seconds=120,
-)
-TICK = 15
-
-
-@dataclass
-class Service:
-    """A service of Alice's, with a clock."""
-
-    sessions: SessionFactory
-    store: Store
-    cast: Cast
-    id: str
-    at: datetime = NOON
-
-    def settle(self, *, state: ObservedState = ObservedState.STOPPED) -> None:
-        """Place what waits, end what should stop as `state`, and let the rest run."""
-        for _ in range(2):
-            with self.sessions.begin() as session:
-                dispatch(session, now=self.at)
-                moved = 0
-                for attempt in self.attempts(session):
-                    if attempt.stop_reason or attempt.job.stop_requested_at:
-                        moved += report(session, attempt, state)
-                    elif attempt.state is AttemptState.STARTING:
-                        moved += report(session, attempt, ObservedState.RUNNING)
-            if not moved:
-                break
-
-    def attempts(self, session: Session) -> Sequence[Attempt]:
-        """Return those that are on an appliance."""
-        allocated = (AttemptState.STARTING, AttemptState.RUNNING)
-        of_service = (Job.id == self.id) | (Job.array_id == self.id)
-        statement = select(Attempt).join(Job, Job.id == Attempt.job_id)
-        return session.scalars(statement.where(of_service, Attempt.state.in_(allocated))).all()
-
-    def tick(self, rate: float = 0.0, *, count: int = 1) -> None:
-        """Let some intervals pass with so many requests per second."""
-        for _ in range(count):
-            self.at += timedelta(seconds=TICK)
-            with self.sessions.begin() as session:
-                counted = Count(round(rate * TICK), rate * TICK * 0.1)
-                tenant_id = session.get_one(Job, self.id).tenant_id
-                counts = [(self.id, tenant_id, counted)] if rate else []
-                add_traffic(session, "process", counts, now=self.at)
-            scale_services(self.sessions, self.store, now=self.at)
-            self.settle()
-
-    def wake(self) -> bool:
-        """Let Alice send a request to it while it sleeps."""
-        with self.sessions.begin() as session:
-            job = session.get_one(Job, self.id)
-            return wake_service(session, job, self.cast.alice.id, now=self.at)
-
-    @property
-    def states(self) -> list[str]:
-        """The states of the instances that have not ended."""
-        with self.sessions() as session:
-            instances = service_instances(session, session.get_one(Job, self.id))
-            return [instance.state.value for instance in instances]
-
-    @property
-    def events(self) -> list[str]:
-        """The messages of its history."""
-        with self.sessions() as session:
-            of_service = (Job.id == self.id) | (Job.array_id == self.id)
-            statement = select(JobEvent.message).join(Job, Job.id == JobEvent.job_id)
-            return list(session.scalars(statement.where(of_service).order_by(JobEvent.id)))
-
-
-def add_service(session: Session, cast: Cast, **changes: Any) -> str:
-    add_appliance(session, cast.acme, "dgx-01")
-    fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": POLICY}
-    return submit(session, cast.alice, "web", **(fields | changes)).id
-
-
-def run_service(session: Session, cast: Cast) -> str:
-    ident = add_service(session, cast)
-    dispatch(session, now=NOON)
-    [attempt] = session.scalars(select(Attempt)).all()
-    report(session, attempt, ObservedState.RUNNING)
-    return ident
-
-
-@pytest.fixture
-def make(
-    sessions: SessionFactory, store: Store, cast: Cast, prefill: Callable[[Fill], str]
-) -> Callable[..., Service]:
-    """Submit services of Alice's, and let them run on eight GPUs."""
-
-    def make(policy: Autoscaling | None = POLICY, **changes: Any) -> Service:
-        if policy is POLICY and not changes:
-            return Service(sessions, store, cast, prefill(run_service))
-        with sessions.begin() as session:
-            ident = add_service(session, cast, **({"autoscaling": policy} | changes))
-        service = Service(sessions, store, cast, ident)
-        service.settle()
-        return service
-
-    return make
+__all__ = ["make"]
 
 
 def test_it_grows_with_its_requests_and_says_why(make: Callable[..., Service]) -> None:
@@ -163,101 +52,6 @@ def test_it_grows_with_its_requests_and_says_why(make: Callable[..., Service]) -
         assert (status.awake, status.ready, status.wanted) == (4, 4, 4)
         job = session.get_one(Job, service.id)
         assert [i.array_index for i in service_instances(session, job)] == [0, 1, 2, 3]
-
-
-def test_it_sleeps_and_wakes_on_a_request(make: Callable[..., Service]) -> None:
-    service = make()
-    service.tick(35, count=4)
-    service.tick(0, count=6)
-    assert service.states == ["running", "asleep", "asleep", "asleep"]
-    service.tick(0, count=8)
-    assert service.states == ["asleep"] * 4
-    assert "no requests for 120 s" in service.events[-2]
-    with service.sessions() as session:
-        assert not service.attempts(session)
-        assert dispatch(session, now=service.at).total() == 0
-
-    service.at += timedelta(hours=3)
-    assert service.wake()
-    assert service.wake(), "it is awake already"
-    assert service.events.count("Woken by a request of Alice.") == 1
-    service.settle()
-    service.tick(1)
-    assert service.states == ["running", "asleep", "asleep", "asleep"]
-    assert any(event.startswith("Awake after") for event in service.events)
-    with service.sessions() as session:
-        scaler = session.get_one(ServiceScaler, service.id)
-        assert scaler.woken_at is None
-        assert scaler.wake_seconds is not None
-
-
-def test_an_instance_that_ends_well_when_it_is_put_to_sleep_sleeps_all_the_same(
-    make: Callable[..., Service],
-) -> None:
-    service = make()
-    service.tick(0, count=7)
-    service.at += timedelta(seconds=TICK)
-    scale_services(service.sessions, service.store, now=service.at)
-    scale_services(service.sessions, service.store, now=service.at + timedelta(seconds=TICK))
-    service.settle(state=ObservedState.SUCCEEDED)
-    assert service.states == ["asleep"]
-
-
-def test_a_request_while_it_falls_asleep_wakes_it_once_it_has_stopped(
-    make: Callable[..., Service],
-) -> None:
-    service = make()
-    while not any(event.startswith("Stopping") for event in service.events):
-        service.at += timedelta(seconds=TICK)
-        scale_services(service.sessions, service.store, now=service.at)
-    assert not service.wake()
-    service.settle()
-    assert service.wake()
-    service.settle()
-    assert service.states == ["running"]
-
-
-def test_a_service_that_starts_slowly_is_not_put_to_sleep_before_it_serves(
-    make: Callable[..., Service],
-) -> None:
-    service = make()
-    service.tick(0, count=9)
-    assert service.states == ["asleep"]
-    assert service.wake()
-    for _ in range(10):  # longer than zero_seconds
-        service.at += timedelta(seconds=TICK)
-        scale_services(service.sessions, service.store, now=service.at)
-    assert service.states == ["queued"]
-    service.settle()
-    service.tick()
-    assert service.states == ["running"]
-    service.tick(0, count=9)
-    assert service.states == ["asleep"]
-
-
-def test_without_autoscaling_no_instance_is_left_asleep(make: Callable[..., Service]) -> None:
-    service = make()
-    service.tick(35, count=4)
-    while not any(event.startswith("Stopping") for event in service.events):
-        service.at += timedelta(seconds=TICK)
-        scale_services(service.sessions, service.store, now=service.at)
-    with service.sessions.begin() as session:
-        set_autoscaling(session, scope_of(service.cast.alice), service.id, None, now=service.at)
-    service.settle()
-    assert set(service.states) == {"running"}
-
-
-def test_without_autoscaling_a_service_that_falls_asleep_starts_again(
-    make: Callable[..., Service],
-) -> None:
-    service = make()
-    while not any(event.startswith("Stopping") for event in service.events):
-        service.at += timedelta(seconds=TICK)
-        scale_services(service.sessions, service.store, now=service.at)
-    with service.sessions.begin() as session:
-        set_autoscaling(session, scope_of(service.cast.alice), service.id, None, now=service.at)
-    service.settle()
-    assert service.states == ["running"]
 
 
 def test_a_service_whose_policy_overflows_keeps_no_other_from_scaling(
@@ -296,24 +90,6 @@ def test_an_instance_that_serves_stays_rather_than_one_that_waits(
     assert service.states == ["queued", "running"]
     service.tick(5, count=10)
     assert service.states == ["asleep", "running"]
-
-
-def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
-    service = make()
-    service.tick(15, count=2)
-    service.tick(0, count=12)
-    with service.sessions.begin() as session:
-        alice = scope_of(service.cast.alice)
-        stop_job(session, alice, service.id, now=service.at)
-        assert session.get_one(Job, service.id).state is JobState.STOPPED
-        while not stop_array(session, alice, service.id, now=service.at)[1]:
-            pass
-    assert service.states == []
-    with service.sessions.begin() as session, pytest.raises(ConflictError, match="has ended"):
-        wake_service(session, session.get_one(Job, service.id), "", now=service.at)
-    service.tick()
-    with service.sessions() as session:
-        assert session.get(ServiceScaler, service.id) is None
 
 
 def test_instances_that_wait_keep_it_from_adding_others(make: Callable[..., Service]) -> None:
@@ -384,68 +160,6 @@ def test_utilization_of_its_gpus_scales_it(make: Callable[..., Service]) -> None
     service.tick()
     assert service.states == ["running"] * 2
     assert "GPUs utilized by 95 % over 1 instance, target 50" in " ".join(service.events)
-
-
-def test_samples_of_a_queue_scale_it_from_none(make: Callable[..., Service]) -> None:
-    tags = {"queue": "work"}
-    policy = Autoscaling(
-        min_instances=0,
-        max_instances=4,
-        metric="samples",
-        samples="broker.length",
-        tags=tags,
-        target=100,
-        zero_seconds=60,
-    )
-    service = make(policy, ports=[])
-    service.tick(count=6)
-    assert service.states == ["asleep"]
-    with service.sessions() as session:
-        identity = {"tenant": session.get_one(Job, service.id).tenant_id}
-    at_ns = to_ns(service.at) + 10**9
-    others = Point("broker", {"queue": "mail"}, {"length": 9000.0}, at_ns)
-    points = [Point("broker", tags, {"length": 250.0}, at_ns), others]
-    write(service.store, points, identity=identity)
-    service.tick()
-    assert service.states == ["running"] * 3
-
-
-def test_a_window_of_its_schedule_wakes_it(make: Callable[..., Service]) -> None:
-    window = ScalingWindow(
-        schedule="30 12 * * *", duration_seconds=3600, min_instances=2, max_instances=2
-    )
-    policy = Autoscaling(
-        min_instances=0, max_instances=1, metric="schedule", zero_seconds=60, windows=[window]
-    )
-    service = make(policy)
-    service.tick(count=6)
-    assert service.states == ["asleep"]
-    service.at = NOON + timedelta(minutes=31)
-    service.tick()
-    assert service.states == ["running"] * 2
-    service.at = NOON + timedelta(hours=2)
-    service.tick(count=2)
-    assert service.states == ["asleep"] * 2
-
-
-def test_an_update_reaches_instances_that_sleep(make: Callable[..., Service]) -> None:
-    service = make()
-    service.tick(35, count=4)
-    service.tick(0, count=6)
-    with service.sessions.begin() as session:
-        alice = scope_of(service.cast.alice)
-        update_service(session, alice, service.id, {"env": {"A": "1"}}, box=BOX, now=service.at)
-    for _ in range(4):
-        service.at += timedelta(seconds=30)
-        with service.sessions.begin() as session:
-            advance_updates(session, now=service.at)
-        service.settle()
-    with service.sessions() as session:
-        assert update_progress(session, alice, service.id).state is UpdateState.DONE
-        instances = service_instances(session, session.get_one(Job, service.id))
-        assert {instance.env["A"] for instance in instances} == {"1"}
-        assert {(instance.autoscaling or {})["max_instances"] for instance in instances} == {6}
-    assert service.states == ["running", "asleep", "asleep", "asleep"]
 
 
 def test_its_load_is_stored_as_samples(make: Callable[..., Service]) -> None:
@@ -539,21 +253,23 @@ def test_a_copy_scales_alike_and_begins_with_the_fewest(make: Callable[..., Serv
     assert (request.autoscaling, request.instances) == (POLICY, 1)
 
 
-def test_a_service_with_a_health_check_wakes_when_it_is_healthy(
-    make: Callable[..., Service],
+def test_the_many_services_of_a_tenant_do_not_delay_that_of_another(
+    sessions: SessionFactory, store: Store, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = HealthCheck(kind=HealthCheckKind.TCP, port=8000)
-    service = make(health_check=check)
-    service.tick(0, count=10)
-    assert service.wake()
-    service.tick(0)
-    assert not any(event.startswith("Awake") for event in service.events)
-    service.at += timedelta(seconds=20)
-    with service.sessions.begin() as session:
-        [attempt] = service.attempts(session)
-        report(session, attempt, ObservedState.RUNNING, health=Health.HEALTHY)
-    scale_services(service.sessions, service.store, now=service.at)
-    assert service.events[-1] == "Awake after 35 s."
+    monkeypatch.setattr(evaluation, "MAX_SERVICES", 2)
+    with sessions.begin() as session:
+        fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": POLICY}
+        idents = [
+            submit(session, user, f"web-{number}", **fields).id
+            for number, user in enumerate((cast.alice, cast.alice, cast.alice, cast.charlie))
+        ]
+        for minutes, ident in enumerate(idents):
+            session.get_one(ServiceScaler, ident).evaluate_at = NOON + timedelta(minutes=minutes)
+    at = NOON + timedelta(hours=1)
+    assert scale_services(sessions, store, now=at) == 2
+    with sessions() as session:
+        scalers = [session.get_one(ServiceScaler, ident) for ident in idents]
+        assert [scaler.evaluate_at > at for scaler in scalers] == [True, False, False, True]
 
 
 def test_counts_of_processes_add_up_across_restarts_and_deleted_rows() -> None:

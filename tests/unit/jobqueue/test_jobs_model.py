@@ -6,6 +6,7 @@ no job runs twice, no GPU is allocated twice or leaked, retries are within their
 quarantines begin and end as `jobqueue.jobs.quarantine` says.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -23,23 +24,18 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from collector.jobs.attempts import AttemptRunner
-from core.db import Base, create_database_engine, create_session_factory
+from core.db import create_session_factory
 from core.errors import ConflictError
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.executors.base import Probe
 from jobqueue.executors.simulated.executor import SimulatedExecutor
-from jobqueue.jobs.quarantine import (
-    JOBS_TO_QUARANTINE,
-    WINDOW,
-    is_start_fault,
-    order_probes,
-)
+from jobqueue.jobs.quarantine import JOBS_TO_QUARANTINE, WINDOW, is_start_fault, order_probes
 from jobqueue.jobs.retries import FREE_STARTS
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.retention import delete_job
@@ -127,15 +123,23 @@ class Site:
 
 
 class Jobs(RuleBasedStateMachine):
-    """The effects of users, appliances and time on jobs."""
+    """The effects of users, appliances and time on jobs.
+
+    Attributes:
+        engine: opens the file of its option `file`; its compiled statements serve all examples.
+        tables: a file with every table and no rows.
+    """
+
+    engine: Engine
+    tables: Path
 
     def __init__(self) -> None:
         super().__init__()
         self._folder = TemporaryDirectory(prefix="vedette-jobs-")
         folder = Path(self._folder.name)
-        engine = create_database_engine(f"sqlite:///{folder / 'vedette.db'}")
-        Base.metadata.create_all(engine)
-        self.engine, self.sessions = engine, create_session_factory(engine)
+        file = shutil.copyfile(self.tables, folder / "vedette.db")
+        self.engine.update_execution_options(file=file)
+        self.sessions = create_session_factory(self.engine)
         self.clock = FrozenClock()
         names = {"dgx-01": True, "dgx-02": False}
         self.sites = {
@@ -394,10 +398,16 @@ def is_allocated(attempt: Attempt) -> bool:
     return attempt.state in ALLOCATED_STATES
 
 
-def run(*, examples: int, steps: int) -> None:
+@pytest.fixture
+def jobs(shared_engine: Engine, empty_database: Path) -> type[Jobs]:
+    """The model on the engine of all tests."""
+    return type("JobsOfTest", (Jobs,), {"engine": shared_engine, "tables": empty_database})
+
+
+def run(jobs: type[Jobs], *, examples: int, steps: int) -> None:
     """Run the model on random sequences."""
     run_state_machine_as_test(
-        Jobs,
+        jobs,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -408,11 +418,11 @@ def run(*, examples: int, steps: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_jobs_over_failures_kills_and_restarts() -> None:
-    run(examples=1, steps=15)
+def test_jobs_over_failures_kills_and_restarts(jobs: type[Jobs]) -> None:
+    run(jobs, examples=1, steps=8)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
-def test_jobs_over_many_failures_kills_and_restarts() -> None:
-    run(examples=500, steps=80)
+def test_jobs_over_many_failures_kills_and_restarts(jobs: type[Jobs]) -> None:
+    run(jobs, examples=500, steps=80)

@@ -1,13 +1,8 @@
 """Jobs of a customer on appliances of a provider, from the grant to the ledger."""
 
-# ruff: noqa: ANN401 - `rent` passes any field on
-
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from sqlalchemy import event, select
@@ -18,10 +13,9 @@ from core.errors import ConflictError
 from jobqueue.dispatch import dispatcher as dispatching
 from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance
 from jobqueue.dispatch.capacity import list_capacities
-from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.dispatch.rentals import lose_attempts_at, stop_unrented
 from jobqueue.dispatch.snapshot import read_snapshot
-from jobqueue.models import Attempt, Job
+from jobqueue.models import Attempt
 from jobqueue.partitions.models import GPUPartitionPolicy
 from jobqueue.placement.decisions import Action
 from jobqueue.queue.pending import explain_job, try_job
@@ -34,7 +28,7 @@ from protocol.attempts import ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
 from tenants.models import Appliance, Tenant, TenantState
-from tenants.models.rentals import Grant, OfferedAppliance
+from tenants.models.rentals import Grant
 from tests.cast import NOON, Cast, make_appliance, scope_of
 from tests.conftest import Fill
 from tests.unit.jobqueue.builders import (
@@ -48,18 +42,10 @@ from tests.unit.jobqueue.builders import (
 )
 from tests.unit.jobqueue.mig_gpus import mig_gpus
 from tests.unit.jobqueue.rental_builders import grant, offer
+from tests.unit.jobqueue.rented_jobs import lend, placed, rent
 from timeseries.store import Store
 
 HOUR = timedelta(hours=1)
-# A turn begins a pass in two, reads and decides, and writes.
-WRITE_OF_A_TURN = 4
-
-
-def lend(session: Session, cast: Cast) -> str:
-    row = add_appliance(session, cast.globex, "globex-dgx")
-    offer(session, [row])
-    grant(session, cast.acme, cast.globex)
-    return row.id
 
 
 @pytest.fixture
@@ -68,19 +54,6 @@ def dgx(prefill: Callable[[Fill], str], session: Session, cast: Cast) -> Applian
     ident = prefill(lend)
     session.add_all([cast.acme, cast.globex])
     return session.get_one(Appliance, ident)
-
-
-def rent(session: Session, cast: Cast, name: str = "train", **changes: Any) -> Job:
-    """Submit a job of Alice's that pays 10 for a GPU-hour."""
-    return submit(session, cast.alice, name, **({"gpus": 1, "max_gpu_hour_price": 10} | changes))
-
-
-def placed(session: Session, job: Job) -> Attempt:
-    """Place the waiting jobs; return the job's attempt."""
-    dispatch(session, now=NOON)
-    session.refresh(job)
-    assert job.attempt is not None
-    return job.attempt
 
 
 def test_a_job_runs_on_a_rented_appliance_under_its_contract(
@@ -454,125 +427,3 @@ def test_a_tenant_without_contracts_pays_two_statements(
     # What it rents, and what of its own others have booked.
     rented = [text for text in statements if "grants" in text or "offered_appliances" in text]
     assert len(rented) == 2
-
-
-class Meanwhile:
-    """Transactions of which the last of a turn waits until something else has happened."""
-
-    def __init__(self, sessions: SessionFactory, change: Callable[[], object]) -> None:
-        self._sessions, self._change = sessions, change
-        self._count = 0
-
-    @contextmanager
-    def __call__(self) -> Iterator[Session]:
-        self._count += 1
-        if self._count == WRITE_OF_A_TURN:
-            self._change()
-        with self._sessions.begin() as session:
-            yield session
-
-
-def turn(
-    sessions: SessionFactory, tenant: Tenant, change: Callable[[], object] = bool
-) -> Counter[Action]:
-    """Give one tenant a turn; before it writes, let something else happen."""
-    return Dispatcher(Meanwhile(sessions, change))._turn(tenant.id, now=NOON)  # noqa: SLF001 - of one
-
-
-@pytest.fixture
-def shared(sessions: SessionFactory, cast: Cast) -> str:
-    """The id of an appliance with one free GPU, for which both tenants have a job."""
-    with sessions.begin() as session:
-        row = add_appliance(session, cast.globex, "globex-dgx", gpus=1)
-        offer(session, [row])
-        grant(session, cast.acme, cast.globex)
-        rent(session, cast)
-        submit(session, cast.charlie, "own", gpus=1)
-        return row.id
-
-
-def holders(sessions: SessionFactory) -> list[str]:
-    """The tenants that have GPUs."""
-    with sessions() as session:
-        rows = session.scalars(select(Attempt).where(Attempt.state == AttemptState.STARTING))
-        return [attempt.tenant_id for attempt in rows.unique()]
-
-
-@pytest.mark.usefixtures("shared")
-def test_a_customers_decision_is_dropped_where_the_provider_came_first(
-    sessions: SessionFactory, cast: Cast
-) -> None:
-    late = turn(sessions, cast.acme, lambda: turn(sessions, cast.globex))
-    assert late == {Action.STAY: 1}
-    assert holders(sessions) == [cast.globex.id]
-    assert turn(sessions, cast.acme) == {Action.WAIT: 1}
-
-
-@pytest.mark.usefixtures("shared")
-def test_a_providers_decision_is_dropped_where_a_customer_came_first(
-    sessions: SessionFactory, cast: Cast
-) -> None:
-    late = turn(sessions, cast.globex, lambda: turn(sessions, cast.acme))
-    assert late == {Action.STAY: 1}
-    assert holders(sessions) == [cast.acme.id]
-    assert turn(sessions, cast.globex) == {Action.BIND: 1}
-
-
-def test_an_end_on_the_appliance_meanwhile_voids_nothing(
-    sessions: SessionFactory, cast: Cast
-) -> None:
-    with sessions.begin() as session:
-        row = add_appliance(session, cast.globex, "globex-dgx", gpus=2)
-        offer(session, [row])
-        grant(session, cast.acme, cast.globex)
-        own = placed(session, submit(session, cast.charlie, "own", gpus=1))
-        rent(session, cast)
-
-    def end() -> None:
-        with sessions.begin() as session:
-            ended = session.get_one(Attempt, own.id)
-            report(session, ended, ObservedState.SUCCEEDED, exit_code=0)
-
-    assert turn(sessions, cast.acme, end) == {Action.ASSIGN: 1}
-
-
-@pytest.mark.parametrize("change", ["price", "closed", "gone", "taken out"])
-def test_a_decision_is_dropped_where_the_grant_has_changed(
-    sessions: SessionFactory, cast: Cast, shared: str, change: str
-) -> None:
-    def change_it() -> None:
-        with sessions.begin() as session:
-            row = session.execute(select(Grant)).scalar_one()
-            if change == "price":
-                row.price = Decimal("2.51")
-            elif change == "closed":
-                row.is_open = False
-            elif change == "gone":
-                session.delete(row)
-            else:
-                session.delete(session.get_one(OfferedAppliance, shared))
-
-    assert turn(sessions, cast.acme, change_it) == {Action.STAY: 1}
-    assert holders(sessions) == []
-
-
-def test_a_long_queue_of_the_provider_voids_no_turn_of_a_customer(
-    sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The provider writes while the customer decides, on another appliance."""
-    monkeypatch.setattr(dispatching, "MAX_WRITTEN", 2)
-    with sessions.begin() as session:
-        offered = add_appliance(session, cast.globex, "z-offered")
-        add_appliance(session, cast.globex, "a-own")
-        offer(session, [offered])
-        grant(session, cast.acme, cast.globex)
-        rent(session, cast)
-        for number in range(8):
-            submit(session, cast.charlie, f"own-{number}", gpus=1)
-    provider = Dispatcher(sessions.begin)
-
-    def write() -> None:
-        assert provider._turn(cast.globex.id, now=NOON) == {Action.ASSIGN: 2}  # noqa: SLF001 - of one
-
-    assert turn(sessions, cast.acme, write) == {Action.ASSIGN: 1}
-    write()

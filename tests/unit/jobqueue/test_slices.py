@@ -319,7 +319,7 @@ def test_no_slot_is_used_twice_and_arrays_agree_with_the_parts(policy: str) -> N
     rules = IsolationRules(between_projects=PartitionMode.MPS)
     planner = Planner(Snapshot(now=NOON, appliances=views, jobs=(), policy=policy, isolation=rules))
     placed: list[tuple[int, Any]] = []
-    for number in range(200):
+    for number in range(120):
         owner: dict[str, Any] = {
             "user_id": chosen.choice("ab"),
             "project_id": chosen.choice(["p", "q", None]),

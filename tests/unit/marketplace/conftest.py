@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from core.periodic_tasks import SchedulerContext
 from core.settings import ServerSettings
 from marketplace.budgets.tasks import BudgetTasks
 from tests.cast import FrozenClock
+from tests.unit.marketplace.verifying import Verifying
+from timeseries.store import Store
 
 
 @pytest.fixture
@@ -49,3 +52,12 @@ def make_tasks(sessions: SessionFactory, clock: FrozenClock) -> MakeTasks:
         return BudgetTasks(ServerSettings(**settings), context)
 
     return tasks_with
+
+
+@pytest.fixture
+def portal(sessions: SessionFactory, store: Store, clock: FrozenClock, tmp_path: Path) -> Verifying:
+    """A portal that verifies appliances, simulated ones, too."""
+    settings = ServerSettings(
+        data_dir=tmp_path, marketplace=True, verification_accepts_simulated=True
+    )
+    return Verifying(sessions, store, clock, settings)

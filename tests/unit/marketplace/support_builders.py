@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from alerting.notification.models import Notification
 from core.settings import ServerSettings
 from marketplace.models import Contract
 from marketplace.support.desk import Desk
@@ -14,6 +15,7 @@ from marketplace.support.models import SubjectKind, Ticket, TicketEntry
 from marketplace.support.requests import MessageRequest, TicketRequest
 from marketplace.support.service import add_message, create_ticket
 from marketplace.terms import ServiceLevel, Terms
+from tenants.models import Membership, Role, User
 from tests.cast import NOON, Cast, make_appliance, scope_of
 from tests.unit.marketplace.builders import admit_sides, publish, take
 from tests.unit.portal.market import gpus
@@ -74,3 +76,24 @@ def texts(session: Session, ticket: Ticket) -> list[str]:
     """Return the texts of a thread."""
     statement = select(TicketEntry.text).where(TicketEntry.ticket_id == ticket.id)
     return list(session.scalars(statement.order_by(TicketEntry.id)))
+
+
+def add_user(session: Session, cast: Cast, name: str, role: Role) -> User:
+    """Add a user to globex."""
+    user = User(
+        email=f"{name}@globex.example",
+        name=name,
+        password_hash=cast.alice.password_hash,
+        created_at=NOON,
+    )
+    globex = session.merge(cast.globex)
+    user.memberships.append(Membership(tenant=globex, role=role, created_at=NOON))
+    session.add(user)
+    session.flush()
+    return user
+
+
+def mails(session: Session) -> list[tuple[str, str]]:
+    """Return recipient and text of the emails in the outbox."""
+    rows = session.scalars(select(Notification).order_by(Notification.id)).all()
+    return [(row.address, row.payload["text"]) for row in rows]

@@ -1,17 +1,15 @@
 """However the ledger is charged, in parts, killed, corrected late: the sum is that of a replay."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, delete, event, select
+from sqlalchemy import Engine, delete, select
 
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from jobqueue.usage.models import UsageEntry, UsageHour
@@ -24,6 +22,7 @@ from marketplace.models import Contract, ContractVersion
 from marketplace.prices.models import PriceList
 from marketplace.terms import HourlyPrice
 from tests.cast import Cast, make_cast
+from tests.fixtures.statements import KilledError, killed_at
 from tests.unit.marketplace.ledger import (
     A10,
     ALL,
@@ -39,10 +38,6 @@ from tests.unit.marketplace.ledger import (
     terms,
     total,
 )
-
-
-class KilledError(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +58,6 @@ def sessions(engine: Engine) -> SessionFactory:
 def cast(sessions: SessionFactory) -> Cast:
     with sessions.begin() as session:
         return make_cast(session)
-
-
-@contextmanager
-def killed_at(engine: Engine, number: int) -> Iterator[None]:
-    """Let the statement with a number end the process, and every one after it."""
-    count = 0
-
-    def on_statement(*_arguments: Any) -> None:  # noqa: ANN401 - of SQLAlchemy
-        nonlocal count
-        count += 1
-        if count >= number:
-            raise KilledError
-
-    event.listen(engine, "before_cursor_execute", on_statement)
-    try:
-        yield
-    finally:
-        event.remove(engine, "before_cursor_execute", on_statement)
 
 
 USE = st.tuples(

@@ -1,13 +1,10 @@
 """Months are closed: invoices and statements agree to the cent with a ledger computed by hand."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, event, select
+from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Session
 
 from alerting.notification.models import Notification
@@ -27,6 +24,7 @@ from marketplace.models import Account, Contract
 from marketplace.prices.models import PriceList
 from tenants.models import Tenant
 from tests.cast import NOON, Cast, scope_of
+from tests.fixtures.statements import KilledError, killed_at
 from tests.unit.marketplace.ledger import (
     A10,
     APRIL,
@@ -55,23 +53,6 @@ def document(
 
 def items(document: BillingDocument) -> list[Item]:
     return decoded(document.items)
-
-
-@contextmanager
-def killed_at(engine: Engine, number: int) -> Iterator[None]:
-    count = 0
-
-    def on_statement(*_arguments: Any) -> None:  # noqa: ANN401 - of SQLAlchemy
-        nonlocal count
-        count += 1
-        if count >= number:
-            raise KeyboardInterrupt
-
-    event.listen(engine, "before_cursor_execute", on_statement)
-    try:
-        yield
-    finally:
-        event.remove(engine, "before_cursor_execute", on_statement)
 
 
 @pytest.fixture
@@ -391,7 +372,7 @@ def test_a_closing_that_was_killed_ends_with_the_same_documents(
     with killed_at(engine, step):
         try:
             close_months(sessions, ISSUING, now=DUE)
-        except KeyboardInterrupt:
+        except KilledError:
             engine.dispose()
     # A correction comes between: of a sealed closing it waits for the next month.
     add_use(session, month.customer_id, MARCH, -6_000, contract=month)

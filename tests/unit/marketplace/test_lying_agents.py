@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from collector.inventory import simulated_devices
 from core.clock import to_ns
-from core.db import SessionFactory
-from core.settings import ServerSettings
 from marketplace.verification import sample_checks
 from plugins.simulation.config import GIB, SimulationConfig
 from protocol.challenges import ChallengeOrder, ChallengeResult
@@ -18,17 +15,8 @@ from tenants.models import Appliance, VerificationState
 from tests.cast import Cast, FrozenClock
 from tests.unit.marketplace.verifying import Agent, Verifying, smaller
 from timeseries.points import Point
-from timeseries.store import Store
 
 H100 = "NVIDIA H100 80GB HBM3"
-
-
-@pytest.fixture
-def portal(sessions: SessionFactory, store: Store, clock: FrozenClock, tmp_path: Path) -> Verifying:
-    settings = ServerSettings(
-        data_dir=tmp_path, marketplace=True, verification_accepts_simulated=True
-    )
-    return Verifying(sessions, store, clock, settings)
 
 
 def test_an_honest_appliance_passes(portal: Verifying, cast: Cast) -> None:

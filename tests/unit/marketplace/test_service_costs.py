@@ -12,7 +12,7 @@ from core.ids import new_id
 from jobqueue.jobs.autoscaling_requests import autoscaling_errors
 from protocol.autoscaling import Autoscaling, format_autoscaling, parse_autoscaling
 from tests.cast import NOON, Cast, FrozenClock
-from tests.unit.jobqueue.test_autoscaling import POLICY, Service, make
+from tests.unit.jobqueue.scaled_service import POLICY, Service, make
 from tests.unit.marketplace.conftest import MakeTasks
 from tests.unit.marketplace.cost_builders import add_line
 

@@ -42,15 +42,16 @@ from marketplace.consequences.standing import (
     providers_to_judge,
 )
 from marketplace.consequences.states import AppealState, EventKind, StandingState
-from marketplace.consequences.tasks import ConsequenceTasks
 from marketplace.contracts.grants import write_grant
 from marketplace.invoices.fees import fee_percent_of, fee_percents
 from marketplace.models import Account, Contract
+from marketplace.periodic_tasks import ProviderTasks
 from marketplace.states import AccountState, Listing, Side
 from tenants.models import AuditEntry
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.marketplace.builders import add_late_starts, admit_sides, publish, take
+from timeseries.store import Store
 
 DAY = timedelta(days=1)
 URL = "https://portal.example"
@@ -437,7 +438,7 @@ class TestRights:
 
 
 def test_the_task_judges_all_providers(
-    sessions: SessionFactory, cast: Cast, clock: FrozenClock
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
         admit_sides(session, cast)
@@ -452,8 +453,9 @@ def test_the_task_judges_all_providers(
         is_stopping=lambda: False,
         run_soon=lambda _task: None,
     )
-    for task in ConsequenceTasks(ServerSettings(marketplace=True), context).table():
-        task.run()
+    tasks = ProviderTasks(ServerSettings(marketplace=True), context, store)
+    tasks.judge_providers()
+    tasks.forget_standing_events()
     with sessions() as session:
         judged = session.scalars(select(Standing.tenant_id)).all()
     assert set(judged) == {cast.acme.id, cast.globex.id}

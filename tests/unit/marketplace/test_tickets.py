@@ -44,42 +44,23 @@ from marketplace.support.states import (
     next_state,
 )
 from marketplace.support.tasks import escalate
-from tenants.models import AuditEntry, Membership, Role, User
+from tenants.models import AuditEntry, Role, User
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import submit
 from tests.unit.marketplace.support_builders import (
     DESK,
     HOUR,
     NO_MARKET,
+    add_user,
     answer,
     ask,
     ask_about,
+    mails,
     rent_with_promise,
     texts,
 )
 
 _S = TicketState
-
-
-def add_user(session: Session, cast: Cast, name: str, role: Role) -> User:
-    """Add a user to globex."""
-    user = User(
-        email=f"{name}@globex.example",
-        name=name,
-        password_hash=cast.alice.password_hash,
-        created_at=NOON,
-    )
-    globex = session.merge(cast.globex)
-    user.memberships.append(Membership(tenant=globex, role=role, created_at=NOON))
-    session.add(user)
-    session.flush()
-    return user
-
-
-def mails(session: Session) -> list[tuple[str, str]]:
-    """Return recipient and text of the emails in the outbox."""
-    rows = session.scalars(select(Notification).order_by(Notification.id)).all()
-    return [(row.address, row.payload["text"]) for row in rows]
 
 
 @pytest.mark.parametrize(("state", "step", "awaited"), list(product(_S, Step, Party)))

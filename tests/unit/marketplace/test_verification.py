@@ -3,7 +3,6 @@
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,9 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from collector.inventory import simulated_devices, simulated_inventory
-from core.db import SessionFactory
 from core.errors import ConflictError, ForbiddenError, NotFoundError
-from core.settings import ServerSettings
 from jobqueue.executors.simulated.challenge import SimulatedChallenges
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState
@@ -51,18 +48,9 @@ from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 from tests.unit.marketplace.builders import admit_sides, publish, terms
 from tests.unit.marketplace.verifying import INTERVAL_SECONDS, Verifying
-from timeseries.store import Store
 
 H100 = SimulationConfig(seed="h100")
 POLICY = Policy(image="python:3.13-slim", interval=timedelta(days=7), accepts_simulated=True)
-
-
-@pytest.fixture
-def portal(sessions: SessionFactory, store: Store, clock: FrozenClock, tmp_path: Path) -> Verifying:
-    settings = ServerSettings(
-        data_dir=tmp_path, marketplace=True, verification_accepts_simulated=True
-    )
-    return Verifying(sessions, store, clock, settings)
 
 
 def codes(

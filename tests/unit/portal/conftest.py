@@ -2,7 +2,8 @@
 
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from secrets import token_hex
@@ -25,6 +26,7 @@ from tenants.users.sessions import start_session
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, PASSWORD, Cast, FrozenClock, scope_of
 from tests.conftest import Template
+from tests.e2e.inboxes import MailServer
 from tests.fixtures.shared_portal import Serve, serve, shared_portals
 from tests.unit.portal.market import Market, make_market
 from tests.unit.portal.world import World, make_world
@@ -156,9 +158,17 @@ def world(cast: Cast, world_database: tuple[Template, World]) -> World:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> ServerSettings:
+def mail() -> Iterator[MailServer]:
+    """The server that the portal's emails go to, of tests that ask for it."""
+    with MailServer() as server:
+        yield server
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ServerSettings:
     """The portal's settings."""
-    return usual_settings(tmp_path)
+    smtp_url = request.getfixturevalue("mail").url if "mail" in request.fixturenames else ""
+    return replace(usual_settings(tmp_path), smtp_url=smtp_url)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Every route of the portal with each of its methods, and how it is called so that it listens."""
 
+import pytest
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
@@ -42,6 +43,8 @@ READING = frozenset(
     }
 )
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+# For tests that ask all routes for what other tests ask them for, too: each third, at night all.
+SAMPLED = pytest.mark.parametrize("nth", [3, pytest.param(1, marks=pytest.mark.nightly)])
 # Parameters that name no object of a tenant, with a value that the route takes.
 HARMLESS = {
     "filename": "vedette.css",

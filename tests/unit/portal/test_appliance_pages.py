@@ -13,7 +13,8 @@ from tenants.fleet.liveness import FleetReachability, update_mass_outage_guard
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, add_appliance
+from tests.unit.portal.world import World
+from tests.unit.portal.world_parts import add_appliance
 
 
 @pytest.fixture

@@ -230,9 +230,9 @@ def test_a_file_that_is_no_list_of_dashboards_is_refused(bob: Browser) -> None:
     ):
         for fields in ({"text": text}, {"file": (BytesIO(text.encode()), "dashboards.yaml")}):
             assert bob.post("/custom-dashboards/import", fields).status_code == 422
-        answer = bob.post("/custom-dashboards/import", {"file": text, "text": text})
-        assert answer.status_code == 422
-        assert "This is a text. Send a file" in answer.text
+    answer = bob.post("/custom-dashboards/import", {"file": text, "text": text})
+    assert answer.status_code == 422
+    assert "This is a text. Send a file" in answer.text
 
 
 def test_dashboards_and_views_are_bounded(bob: Browser, monkeypatch: pytest.MonkeyPatch) -> None:

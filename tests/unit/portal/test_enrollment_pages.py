@@ -18,7 +18,7 @@ from tenants.models import Appliance, ApplianceCertificate, ApplianceState, Enro
 from tenants.pki.admission import admit_certificate
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import add_appliance, inventory, make_certificate
+from tests.unit.portal.world_parts import add_appliance, inventory, make_certificate
 from timeseries.points import Point
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store, write
 

@@ -7,7 +7,7 @@ from werkzeug.test import TestResponse
 from core.db import SessionFactory
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, SignIn
-from tests.unit.portal.world import add_appliance
+from tests.unit.portal.world_parts import add_appliance
 
 SHAPE = {"code", "status", "message", "errors", "reason"}
 

@@ -8,11 +8,10 @@ import pytest
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from datasets.parts import PartStore
-from portal.app import create_portal
 from tenants.models import RemovalState, TenantRemoval
-from tests.cast import NOON, Cast, FrozenClock
+from tests.cast import NOON
+from tests.fixtures.shared_portal import Serve
 from tests.unit.portal.conftest import Browser
-from timeseries.store import Store
 
 CONTENT = b"PK" + bytes(3_000_000)
 
@@ -46,13 +45,10 @@ def removal(sessions: SessionFactory, elsewhere: ServerSettings) -> TenantRemova
 
 
 @pytest.fixture
-def here(elsewhere: ServerSettings, sessions: SessionFactory, store: Store, cast: Cast) -> Browser:
+def here(elsewhere: ServerSettings, serve: Serve, olivia: Browser) -> Browser:
     """Olivia's browser at the portal of a host that has made no export."""
-    settings = replace(elsewhere, data_dir=elsewhere.data_dir.with_name("here"))
-    app = create_portal(settings, sessions=sessions, store=store, clock=FrozenClock())
-    browser = Browser(app.test_client())
-    assert browser.sign_in(cast.olivia.email).status_code == 302
-    return browser
+    serve(replace(elsewhere, data_dir=elsewhere.data_dir.with_name("here")))
+    return olivia
 
 
 @pytest.mark.parametrize("path", ["/console/removals", "/api/v1/platform/removals"])

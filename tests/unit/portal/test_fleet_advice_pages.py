@@ -9,7 +9,7 @@ from jobqueue.simulation.models import SimulationState
 from tests.cast import NOON, Cast
 from tests.unit.jobqueue.advice_builders import DAY, H100, MONDAY, SHORT, figures
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import add_advice
+from tests.unit.portal.world_parts import add_advice
 
 PAGE = "/advice"
 API = "/api/v1/fleet-advice"

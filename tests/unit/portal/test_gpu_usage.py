@@ -11,7 +11,7 @@ from jobqueue.usage.ledger import SETTLE, record_usage
 from tests.cast import NOON, Cast, FrozenClock
 from tests.unit.marketplace.cost_builders import add_line
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 from timeseries.points import Point
 from timeseries.store import Store, write
 

@@ -11,7 +11,8 @@ from protocol.health import ADVICE, HealthReason, HealthState
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import World, add_appliance
+from tests.unit.portal.world import World
+from tests.unit.portal.world_parts import add_appliance
 
 LOST = {"reason": "lost", "state": "failed", "detail": "The driver does not reach it any more."}
 SLOW = {"reason": "nvlink_down", "state": "degraded", "detail": "1 of 18 NVLinks is down."}

@@ -14,7 +14,7 @@ from jobqueue.queue.service import submit_job
 from protocol.job_spec import JobRequest
 from tests.cast import BOX, PASSWORD, Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, usual_settings
-from tests.unit.portal.world import add_appliance, add_image
+from tests.unit.portal.world_parts import add_appliance, add_image
 
 HOST = "[2001:db8::5]:5000"
 

@@ -1,33 +1,19 @@
 """Invitations by email: sent, sent again, revoked and accepted in the browser."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from core.db import SessionFactory
-from core.settings import ServerSettings
 from tenants.models import User
 from tests.cast import PASSWORD, Cast, FrozenClock
 from tests.e2e.inboxes import MailServer
-from tests.unit.portal.conftest import Browser, usual_settings
+from tests.unit.portal.conftest import Browser
 from tests.unit.portal.letters import link_in, text_of, without_tokens
 
+pytestmark = pytest.mark.usefixtures("mail")
 DORA = "dora@example.com"
 NEW_PASSWORD = "staple battery horse"
-
-
-@pytest.fixture
-def mail() -> Iterator[MailServer]:
-    with MailServer() as server:
-        yield server
-
-
-@pytest.fixture
-def settings(tmp_path: Path, mail: MailServer) -> ServerSettings:
-    return replace(usual_settings(tmp_path), smtp_url=mail.url)
 
 
 def invite(browser: Browser, email: str = DORA, role: str = "member", page: str = "/users") -> int:

@@ -7,7 +7,7 @@ from tests.cast import Cast, FrozenClock
 from tests.unit.jobqueue.builders import dispatch
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.test_job_pages import FORM
-from tests.unit.portal.world import add_appliance
+from tests.unit.portal.world_parts import add_appliance
 
 
 @pytest.fixture(autouse=True)

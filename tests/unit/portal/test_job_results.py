@@ -24,7 +24,7 @@ from portal.presenters.artifacts import TEXT_BYTES
 from protocol.datasets import PART_BYTES
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, portal_in
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 AddFile = Callable[..., None]

@@ -12,7 +12,7 @@ from jobqueue.jobs.shown import read_shown
 from jobqueue.models import Job
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 from timeseries.points import Point
 from timeseries.store import RangeQuery, Series, Store, write
 

@@ -1,30 +1,21 @@
 """Users who send many messages: tests of receivers, invitations, and messages sent again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from core.settings import ServerSettings
 from tests.cast import Cast, FrozenClock
 from tests.e2e.inboxes import MailServer
-from tests.unit.portal.conftest import Browser, usual_settings
+from tests.unit.portal.conftest import Browser
 
+pytestmark = pytest.mark.usefixtures("mail")
 LIMIT = 3
 
 
 @pytest.fixture
-def mail() -> Iterator[MailServer]:
-    with MailServer() as server:
-        yield server
-
-
-@pytest.fixture
-def settings(tmp_path: Path, mail: MailServer) -> ServerSettings:
-    return replace(
-        usual_settings(tmp_path), smtp_url=mail.url, max_messages_per_user_per_hour=LIMIT
-    )
+def settings(settings: ServerSettings) -> ServerSettings:
+    return replace(settings, max_messages_per_user_per_hour=LIMIT)
 
 
 def receiver_of(browser: Browser) -> str:

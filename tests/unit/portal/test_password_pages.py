@@ -1,29 +1,14 @@
 """A forgotten password, from the page that asks for a link to the one that uses it."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from core.settings import ServerSettings
 from tests.cast import Cast, FrozenClock
 from tests.e2e.inboxes import MailServer
-from tests.unit.portal.conftest import Browser, usual_settings
+from tests.unit.portal.conftest import Browser
 from tests.unit.portal.letters import link_in, text_of, wait_for_letters, without_tokens
 
+pytestmark = pytest.mark.usefixtures("mail")
 NEXT = "staple battery horse"
-
-
-@pytest.fixture
-def mail() -> Iterator[MailServer]:
-    with MailServer() as server:
-        yield server
-
-
-@pytest.fixture
-def settings(tmp_path: Path, mail: MailServer) -> ServerSettings:
-    return replace(usual_settings(tmp_path), smtp_url=mail.url)
 
 
 def ask(browser: Browser, email: str) -> str:

@@ -145,6 +145,7 @@ def answers(
     ids: dict[str, str],
     *,
     of: Callable[[AbstractSet[str]], bool] = lambda _parameters: True,
+    under: str = "/",
 ) -> dict[str, tuple[int, str]]:
     """Return the status and the text of every route that shows something, by its address.
 
@@ -153,11 +154,14 @@ def answers(
         browser: whose answers.
         ids: what stands for the parameters of paths.
         of: whether to visit the routes with these parameters.
+        under: how the paths of these routes begin.
     """
     texts = {}
     headers = {"X-CSRFToken": browser.token()}
     for route, method in visits(app):
-        if not of(route.arguments) or route.endpoint in DOCUMENTS:
+        if not of(route.arguments) or not str(route).startswith(under):
+            continue
+        if route.endpoint in DOCUMENTS:
             continue
         if method != "GET" and route.endpoint not in READING:
             continue
@@ -275,11 +279,13 @@ def test_its_log_and_charts_are_the_customers(charlie: Browser, rented: Rented) 
     assert "utilization_percent" in usage
 
 
+# The pages show what the API answers.
+@pytest.mark.parametrize("under", ["/api/", pytest.param("/", marks=pytest.mark.nightly)])
 def test_a_third_tenant_sees_neither(
-    app: Flask, world: World, dave: Browser, rented: Rented
+    app: Flask, world: World, dave: Browser, rented: Rented, under: str
 ) -> None:
     ids = world.ids | {"job_id": rented.job_id, "appliance_id": rented.appliance_id}
-    seen = answers(app, dave, ids, of=but_of_acme(world))
+    seen = answers(app, dave, ids, of=but_of_acme(world), under=under)
     assert are_many(seen)
     assert having(seen, CUSTOMERS, PROVIDERS, OFFER_NAME.lower(), rented.contract_id) == []
 

@@ -10,7 +10,7 @@ from core.db import SessionFactory
 from dash_app.reports.report import ReportKind
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 
 FILES = {
     "csv": b"user,jobs,",

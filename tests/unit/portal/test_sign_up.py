@@ -1,6 +1,5 @@
 """Sign-up: a confirmed email address becomes a tenant with its admin, and reveals nothing."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.fixtures.shared_portal import Serve
 from tests.unit.portal.conftest import Browser, usual_settings
 from tests.unit.portal.letters import link_in, text_of, wait_for_letters, without_tokens
 
-pytestmark = pytest.mark.usefixtures("cast")
+pytestmark = pytest.mark.usefixtures("cast", "mail")
 DORA = "dora@initech.example"
 FORM = {
     "organization": "Initech",
@@ -29,17 +28,6 @@ FORM = {
     "password": "staple battery horse",
     "repeated": "staple battery horse",
 }
-
-
-@pytest.fixture
-def mail() -> Iterator[MailServer]:
-    with MailServer() as server:
-        yield server
-
-
-@pytest.fixture
-def settings(tmp_path: Path, mail: MailServer) -> ServerSettings:
-    return replace(usual_settings(tmp_path), smtp_url=mail.url)
 
 
 def ask(browser: Browser, email: str) -> str:

@@ -9,7 +9,7 @@ from jobqueue.models import Job
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 from timeseries.points import Point
 from timeseries.store import Store, write
 

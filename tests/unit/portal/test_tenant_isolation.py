@@ -5,10 +5,12 @@ parameter that these tests do not know makes them fail: say below what acme's ow
 """
 
 import re
+from collections import defaultdict
 from datetime import timedelta
 
 import pytest
 from flask import Flask
+from werkzeug.routing import Rule as Route
 
 from core.db import SessionFactory
 from core.ids import new_id
@@ -21,7 +23,7 @@ from tenants.users.tokens import (
 )
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, MakeToken
-from tests.unit.portal.routes import BODIES, address, visits
+from tests.unit.portal.routes import BODIES, SAMPLED, address, visits
 from tests.unit.portal.world import World
 
 # Not for tenants' users at all: the role is refused before the object is looked for.
@@ -138,6 +140,7 @@ def test_only_these_endpoints_are_public() -> None:
     } == PUBLIC_ENDPOINTS
 
 
+@SAMPLED
 def test_a_revoked_or_expired_token_is_401_everywhere(
     *,
     app: Flask,
@@ -146,8 +149,9 @@ def test_a_revoked_or_expired_token_is_401_everywhere(
     sessions: SessionFactory,
     clock: FrozenClock,
     make_token: MakeToken,
+    nth: int,
 ) -> None:
-    """Each route is asked for with one of them and one method: all have the same guard."""
+    """A route is asked for with one of them and one method: all have the same guard."""
     revoked = make_token(cast.alice)
     with sessions.begin() as session:
         scope, now = scope_of(cast.alice), clock.now
@@ -158,7 +162,7 @@ def test_a_revoked_or_expired_token_is_401_everywhere(
     clock.advance(2)
     client = app.test_client()
     last_methods = {str(route): (route, method) for route, method in visits(app)}
-    for number, (route, method) in enumerate(last_methods.values()):
+    for number, (route, method) in enumerate(list(last_methods.values())[::nth]):
         if route.endpoint in PUBLIC_ENDPOINTS:
             continue
         path = address(app, route, world.ids)
@@ -171,33 +175,35 @@ def test_a_revoked_or_expired_token_is_401_everywhere(
 def test_another_tenants_user_gets_404_for_every_object_of_acme(
     app: Flask, world: World, charlie: Browser, alice: Browser
 ) -> None:
-    """Whatever is asked for, the answer is that for an object that does not exist."""
+    """Whatever is asked for, the answer is that for an object of its kind that does not exist."""
     headers = {"X-CSRFToken": charlie.token()}
+
+    def ask(route: Route, method: str, ids: dict[str, str]) -> tuple[int, str]:
+        path, body = address(app, route, ids), BODIES.get(str(route.endpoint))
+        answer = charlie.client.open(path, method=method, headers=headers, json=body)
+        text = answer.text
+        for ident in ids.values():
+            text = text.replace(ident, "ID")
+        return answer.status_code, CSRF_TOKEN.sub("TOKEN", text)
+
     tried = 0
+    of_missing: dict[frozenset[str], set[tuple[int, str]]] = defaultdict(set)
     for route, method in visits(app):
         foreign = {name: world.ids[name] for name in route.arguments & world.ids.keys()}
         if not foreign:
             address(app, route, world.ids)
             continue
-        missing = {name: new_id() for name in foreign}
-        answers = []
-        for ids in (foreign, missing):
-            path = address(app, route, ids)
-            body = BODIES.get(str(route.endpoint))
-            answer = charlie.client.open(path, method=method, headers=headers, json=body)
-            text = answer.text
-            for ident in ids.values():
-                text = text.replace(ident, "ID")
-            text = CSRF_TOKEN.sub("TOKEN", text)
-            answers.append((answer.status_code, text))
+        answer = ask(route, method, foreign)
         expected = 403 if route.endpoint in ROLE_FIRST else 404
-        assert answers[0][0] == expected, (method, str(route), answers[0])
-        assert answers[0] == answers[1], (method, str(route))
+        assert answer[0] == expected, (method, str(route), answer)
+        kind = frozenset(foreign)
+        if answer not in of_missing[kind]:
+            of_missing[kind].add(ask(route, method, {name: new_id() for name in foreign}))
+        assert answer in of_missing[kind], (method, str(route))
         tried += 1
     assert tried >= 30
     for path in ("jobs/{job_id}", "rules/{rule_id}", "appliances/{appliance_id}"):
-        answer = alice.get(f"/api/v1/{path}".format(**world.ids))
-        assert answer.status_code == 200
+        assert alice.get(f"/api/v1/{path}".format(**world.ids)).status_code == 200
     assert alice.get(f"/api/v1/jobs/{world.ids['job_id']}").json["state"] == "running"  # type: ignore[index] # JSON
 
 

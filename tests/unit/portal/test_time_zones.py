@@ -13,7 +13,7 @@ from tenants.models import User
 from tenants.users.time_zones import zone_name_of
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, SignIn, portal_in
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 
 
 def travel(browser: Browser, zone: str) -> None:

@@ -23,7 +23,7 @@ from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.alerting.helpers import drain_outbox
 from tests.unit.alerting.servers import LOOPBACK, Hook, hook_server
 from tests.unit.jobqueue.builders import report, start, submit
-from tests.unit.portal.world import add_document
+from tests.unit.portal.world_parts import add_document
 
 URL = "https://portal.example"
 

@@ -1,12 +1,14 @@
 """The portal's own samples, and the alerts that its rule pack raises from them."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy import select, update
+import pytest
+from sqlalchemy import delete, select, update
 
 from alerting.evaluation.evaluator import Evaluator
-from alerting.models import Alert
+from alerting.models import Alert, Rule
 from alerting.states import AlertState, Severity
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
@@ -20,9 +22,34 @@ from tests.unit.alerting.helpers import evaluate_rules
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.store import LatestQuery, Store
 
+Watch = Callable[[Scheduler, str], None]
+
+
+@pytest.fixture
+def watch(sessions: SessionFactory, store: Store, clock: FrozenClock) -> Watch:
+    """Record the fleet for ten minutes, and evaluate the offered rules about a measurement."""
+    evaluator = Evaluator(sessions=sessions, store=store)
+
+    def watch_fleet(scheduler: Scheduler, measurement: str) -> None:
+        scheduler.tasks["offer_rules"].run()
+        with transaction(sessions) as session:
+            session.execute(delete(Rule).where(Rule.measurement != measurement))
+        for _ in range(10):
+            clock.advance(60)
+            scheduler.tasks["record_fleet"].run()
+            evaluate_rules(evaluator, now=clock.now + timedelta(seconds=1))
+
+    return watch_fleet
+
 
 def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not(
-    sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast, tmp_path: Path
+    *,
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    cast: Cast,
+    watch: Watch,
+    tmp_path: Path,
 ) -> None:
     scheduler = Scheduler(
         ServerSettings(data_dir=tmp_path), sessions=sessions, store=store, clock=clock
@@ -43,14 +70,7 @@ def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not
         session.execute(
             update(Appliance).where(Appliance.id == made["retired"]).values(retired_at=clock.now)
         )
-    scheduler.tasks["offer_rules"].run()
-
-    for _ in range(8):
-        clock.advance(60)
-        scheduler.tasks["record_fleet"].run()
-        evaluate_rules(
-            Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
-        )
+    watch(scheduler, "appliance_status")
 
     with transaction(sessions) as session:
         alerts = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING)).all()
@@ -71,7 +91,13 @@ def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not
 
 
 def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_not(
-    sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast, tmp_path: Path
+    *,
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    cast: Cast,
+    watch: Watch,
+    tmp_path: Path,
 ) -> None:
     scheduler = Scheduler(
         ServerSettings(data_dir=tmp_path), sessions=sessions, store=store, clock=clock
@@ -101,14 +127,7 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
             report(session, job.attempt, ObservedState.RUNNING)
             report(session, job.attempt, ObservedState.RUNNING, health=health, restarts=2)
         hosts["silent"].state = ApplianceState.UNREACHABLE
-    scheduler.tasks["offer_rules"].run()
-
-    for _ in range(10):
-        clock.advance(60)
-        scheduler.tasks["record_fleet"].run()
-        evaluate_rules(
-            Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
-        )
+    watch(scheduler, "service_status")
 
     with transaction(sessions) as session:
         firing = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING))
@@ -136,7 +155,13 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
 
 
 def test_a_tenant_that_uses_up_its_budget_of_messages_about_alerts_is_warned(
-    sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast, tmp_path: Path
+    *,
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    cast: Cast,
+    watch: Watch,
+    tmp_path: Path,
 ) -> None:
     settings = ServerSettings(
         data_dir=tmp_path,
@@ -148,13 +173,7 @@ def test_a_tenant_that_uses_up_its_budget_of_messages_about_alerts_is_warned(
     with transaction(sessions) as session:
         for subject in (*[ALERTS] * 9, MESSAGES):
             assert count_message(session, cast.acme.id, subject, budgets, now=clock.now) is None
-    scheduler.tasks["offer_rules"].run()
-    for _ in range(8):
-        clock.advance(60)
-        scheduler.tasks["record_fleet"].run()
-        evaluate_rules(
-            Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
-        )
+    watch(scheduler, "outgoing_messages")
     with transaction(sessions) as session:
         [alert] = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING)).all()
         summary = (alert.rule.pack_key, alert.tenant_id, alert.severity, alert.value)

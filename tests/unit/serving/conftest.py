@@ -3,10 +3,19 @@
 from tests.unit.cli.conftest import (
     serve,
     server_app,
+    servers_share_portal,
     settings,
     shared_portal,
     shared_portals,
     url,
 )
 
-__all__ = ["serve", "server_app", "settings", "shared_portal", "shared_portals", "url"]
+__all__ = [
+    "serve",
+    "server_app",
+    "servers_share_portal",
+    "settings",
+    "shared_portal",
+    "shared_portals",
+    "url",
+]

@@ -1,6 +1,9 @@
 """Lists and newest values of the embedded store outlive the samples in the roll-ups."""
 
+import shutil
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +16,7 @@ from tests.unit.timeseries.rollup_samples import (
     gpu,
     write_all,
 )
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import DAY_NS, Latest, LatestQuery, Resolution
 
@@ -22,21 +25,29 @@ LATER_NS = START_NS + DAY_NS
 OLD_NS = START_NS + 7 * MINUTE_NS + 5
 
 
-@pytest.fixture
-def store() -> Iterator[DuckDBStore]:
+@pytest.fixture(scope="module")
+def expired(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose old samples have expired: acme's of gpu 0, globex's, and all of `host`."""
-    opened = DuckDBStore(MEMORY)
+    folder = tmp_path_factory.mktemp("expired")
     old = [
         gpu(OLD_NS, power_watts=1.0, busy=True, note="text"),
         Point("host", {"zone": "b"}, {"load": 2.0}, START_NS),
     ]
-    write_all(opened, old, ACME)
-    write_all(opened, [gpu(START_NS, gpu="7", theirs=1.0)], GLOBEX)
-    write_all(opened, [gpu(LATER_NS, gpu="1", power_watts=3.0, fresh=1.0)], ACME)
-    opened.maintain(now_ns=LATER_NS + DAY_NS)
-    opened.delete_before(START_NS + HOUR_NS)
-    yield opened
-    opened.close()
+    with closing(DuckDBStore(folder / "samples.duckdb")) as store:
+        write_all(store, old, ACME)
+        write_all(store, [gpu(START_NS, gpu="7", theirs=1.0)], GLOBEX)
+        write_all(store, [gpu(LATER_NS, gpu="1", power_watts=3.0, fresh=1.0)], ACME)
+        store.maintain(now_ns=LATER_NS + DAY_NS)
+        store.delete_before(START_NS + HOUR_NS)
+    return folder
+
+
+@pytest.fixture
+def store(expired: Path, tmp_path: Path) -> Iterator[DuckDBStore]:
+    """A copy of that store."""
+    folder = shutil.copytree(expired, tmp_path / "store")
+    with closing(DuckDBStore(folder / "samples.duckdb")) as store:
+        yield store
 
 
 def newest(store: DuckDBStore, *fields: str, until_ns: int | None = None) -> list[Latest]:

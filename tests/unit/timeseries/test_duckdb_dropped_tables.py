@@ -9,12 +9,13 @@ from typing import Any
 import duckdb
 import pytest
 
+from tests.fixtures.memory_stores import memory_store
 from tests.unit.timeseries.killed_sealing import MIDNIGHT_NS, SETTLED_NS, count_by_hour, fill
 from tests.unit.timeseries.rollup_samples import ACME, ACME_2, GLOBEX, gpu, write_all
 from timeseries.duckdb.hot.series_intake import SeriesIntake
 from timeseries.duckdb.query import units
 from timeseries.duckdb.schema import Key
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import LatestQuery, ScanQuery, StoreUnavailableError
 
 ACMES, GLOBEXES = Key("acme", "gpu"), Key("globex", "gpu")
@@ -24,7 +25,7 @@ LATEST = LatestQuery(measurement="gpu", fields=("x",), since_ns=0, tenants=None)
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[DuckDBStore]:
     monkeypatch.setattr(units, "MIN_ROWS", 1)
-    opened = DuckDBStore(MEMORY)
+    opened = memory_store()
     yield opened
     opened.close()
 

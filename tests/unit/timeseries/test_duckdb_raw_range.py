@@ -1,16 +1,16 @@
 """A query in fine steps for one appliance gives the same values as one for several."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.memory_stores import memory_store
 from timeseries.duckdb.query import range_query
 from timeseries.duckdb.query.range_query import reads_raw_rows
 from timeseries.duckdb.query.row_groups import MAX_ROWS
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import FieldValue, Point
 from timeseries.store import Aggregate, RangeQuery, Series, write
 
@@ -42,14 +42,6 @@ POINTS = st.lists(
 )
 
 
-@pytest.fixture
-def store() -> Iterator[DuckDBStore]:
-    """A store in memory."""
-    store = DuckDBStore(MEMORY)
-    yield store
-    store.close()
-
-
 def gpu(second: float, gpu: str = "0", **fields: FieldValue) -> Point:
     return Point("gpu", {"gpu": gpu}, fields, START_NS + int(second * SECOND_NS))
 
@@ -63,7 +55,7 @@ def of_several(store: DuckDBStore, query: RangeQuery) -> list[Series]:
 
 @given(points=POINTS)
 def test_windows_match_those_of_the_database(points: list[tuple[str, int, dict[str, int]]]) -> None:
-    store = DuckDBStore(MEMORY)
+    store = memory_store()
     try:
         samples = [gpu(second, name, **fields) for name, second, fields in points]
         write(store, samples, identity=ACME)

@@ -1,6 +1,5 @@
 """Reading back what was written: slices of a span, and blocks with gaps."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,13 +11,6 @@ from timeseries.store import DAY_NS, HOUR_NS, ScanQuery, write
 
 ACME = {"tenant": "acme", "appliance": "a1"}
 FOREVER = ScanQuery(measurement="gpu", start_ns=-(2**63), end_ns=2**63, tenants=None)
-
-
-@pytest.fixture
-def store() -> Iterator[DuckDBStore]:
-    store = DuckDBStore(":memory:")
-    yield store
-    store.close()
 
 
 def scanned(store: DuckDBStore, query: ScanQuery = FOREVER) -> list[Point]:

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -49,13 +48,6 @@ from timeseries.store import (
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "samples.duckdb"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[DuckDBStore]:
-    opened = DuckDBStore(path)
-    yield opened
-    opened.close()
 
 
 def segments_of(store: DuckDBStore) -> tuple[Segment, ...]:

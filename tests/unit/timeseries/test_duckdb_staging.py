@@ -45,14 +45,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckDBStore]:
-    """A store in a file."""
-    store = DuckDBStore(tmp_path / "samples.duckdb")
-    yield store
-    store.close()
-
-
 def point(value: float, *, measurement: str = "cpu", time_ns: int = 1) -> Point:
     return Point(measurement, {}, {"used": value}, time_ns)
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fixtures.memory_stores import memory_store
 from tests.unit.timeseries.rollup_samples import ACME, gpu, write_all
 from timeseries.duckdb.query import sql
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Aggregate, RangeQuery, Series
 
 SPANS = ((0, 100), (-100, 100), (-35, -5), (7, 8), (99, 101), (-1, 0), (50, 50), (60, 40))
@@ -16,7 +17,7 @@ STEPS_NS = (None, 10, 25, 33, 100, 1_000)
 @pytest.fixture
 def store() -> Iterator[DuckDBStore]:
     """Return a store with samples on both sides of 1970."""
-    store = DuckDBStore(MEMORY)
+    store = memory_store()
     points = [gpu(time, gpu=str(time % 3), watts=float(time * time)) for time in range(-120, 120)]
     write_all(store, points, ACME)
     yield store

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -20,13 +19,6 @@ from timeseries.points import FieldValue, Point
 from timeseries.store import ScanQuery, write
 
 ACME = {"tenant": "acme", "appliance": "a1"}
-
-
-@pytest.fixture
-def store() -> Iterator[DuckDBStore]:
-    store = DuckDBStore(":memory:")
-    yield store
-    store.close()
 
 
 def exported(store: DuckDBStore, file_format: ExportFormat, measurement: str = "gpu") -> bytes:

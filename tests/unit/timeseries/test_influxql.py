@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from tests.fixtures.memory_stores import memory_store
 from timeseries.influxql import results
 from timeseries.influxql.queries import answers
 from timeseries.influxql.syntax import InfluxQLError
@@ -20,7 +20,7 @@ SECOND_NS = 1_000_000_000
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    opened = DuckDBStore(MEMORY)
+    opened = memory_store()
     points = [
         Point(
             "gpu",

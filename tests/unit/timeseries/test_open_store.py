@@ -3,6 +3,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import duckdb
 import psutil
@@ -13,6 +14,7 @@ from core.errors import ConfigurationError
 from tests.fixtures.polling import eventually
 from timeseries.declared import DECLARED
 from timeseries.details import detail_of
+from timeseries.duckdb.hot.database import Database
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.open_store import open_store
 from timeseries.points import Point
@@ -59,6 +61,40 @@ def is_busy(cursor: duckdb.DuckDBPyConnection) -> bool:
     except duckdb.Error:
         pass
     return False
+
+
+@pytest.mark.parametrize("end", ["close", "reopen"])
+def test_a_cursor_is_refused_while_a_database_waits_for_its_readers(
+    tmp_path: Path, end: str
+) -> None:
+    database = Database(tmp_path / "samples.duckdb")
+    cursor, begun, may_end = database.cursor(), Event(), Event()
+
+    def hold(number: int) -> int:
+        begun.set()
+        may_end.wait(30)
+        return number
+
+    def read() -> None:
+        with pytest.raises(duckdb.InterruptException):
+            cursor.execute("SELECT hold(1)")
+
+    def open_cursors() -> None:
+        while True:
+            database.cursor().close()
+
+    cursor.create_function("hold", hold, ["BIGINT"], "BIGINT")
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(read)
+        begun.wait()
+        ending = pool.submit(getattr(database, end))
+        with pytest.raises(StoreUnavailableError):
+            open_cursors()
+        assert not ending.done()
+        may_end.set()
+        reading.result()
+        ending.result()
+    database.close()
 
 
 def test_four_slashes_are_a_path_from_the_root(tmp_path: Path) -> None:

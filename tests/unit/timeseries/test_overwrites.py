@@ -1,6 +1,5 @@
 """Which samples are looked up as overwriting others, and what is left once they are sealed."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -24,13 +23,6 @@ EVERYTHING = ScanQuery(
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "samples.duckdb"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[DuckDBStore]:
-    opened = DuckDBStore(path)
-    yield opened
-    opened.close()
 
 
 def powers(store: DuckDBStore) -> list[float]:

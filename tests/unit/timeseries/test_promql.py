@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from core.errors import VedetteError
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from tests.fixtures.memory_stores import memory_store
 from timeseries.points import Point
 from timeseries.promql import selection
 from timeseries.promql.operators import Matching, of_sets
@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    opened = DuckDBStore(MEMORY)
+    opened = memory_store()
     at_ns = (NOW_MS - 10_000) * 1_000_000
     own = [
         Point("gpu", {"gpu": name}, {"power_watts": watts, "is_on": True, "name": "H100"}, at_ns)
@@ -132,7 +132,7 @@ def test_calendars_are_those_of_datetime(store: Store) -> None:
 
 
 def test_averages_of_five_minutes_count_where_samples_have_expired() -> None:
-    opened = DuckDBStore(MEMORY)
+    opened = memory_store()
     start_ms = NOW_MS - NOW_MS % HOUR_MS - 30 * 24 * HOUR_MS
     # Enough that roll-ups by five minutes are worth a file.
     chance = random.Random(1)  # noqa: S311 - not for secrets

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.fixtures.memory_stores import memory_store
 from tests.unit.timeseries.rollup_samples import (
     ACME,
     ACME_2,
@@ -26,7 +27,7 @@ from tests.unit.timeseries.rollup_samples import (
 from timeseries.duckdb.cold import maintenance, sealing
 from timeseries.duckdb.query import sketch_merge, units
 from timeseries.duckdb.schema import quoted, table_name
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import DAY_NS, Aggregate, Detail, Resolution, Series
 from timeseries.successive import SUCCESSIVE
@@ -59,7 +60,7 @@ class Pair:
     @contextmanager
     def opened(cls) -> Iterator["Pair"]:
         """Open two stores for the length of the block."""
-        with closing(DuckDBStore(MEMORY)) as plain, closing(DuckDBStore(MEMORY)) as rolled:
+        with closing(memory_store()) as plain, closing(memory_store()) as rolled:
             yield cls(plain, rolled)
 
     def write(self, points: list[Point], identity: dict[str, str]) -> None:
@@ -105,13 +106,6 @@ def expired_pair() -> Iterator[Pair]:
         yield stores
 
 
-@pytest.fixture
-def store() -> Iterator[DuckDBStore]:
-    opened = DuckDBStore(MEMORY)
-    yield opened
-    opened.close()
-
-
 def assert_same(got: list[Series], expected: list[Series], *, relative: float) -> None:
     assert [(series.field, series.tags, series.times_ns) for series in got] == [
         (series.field, series.tags, series.times_ns) for series in expected
@@ -142,7 +136,7 @@ def test_answers_are_those_of_the_samples_also_with_late_ones(pair: Pair, seed: 
     pair.write(random_points(rng, hours=(-1, 4), amount=50), rng.choice(IDENTITIES))
     questions = list(itertools.product(EXACT, STEPS_NS, SPANS, ((), ("appliance", "gpu"))))
     for is_late in (True, False):
-        for aggregate, step_ns, span, group_by in rng.sample(questions, 30):
+        for aggregate, step_ns, span, group_by in rng.sample(questions, 15):
             expected = ask(pair.plain, aggregate, hours=span, step_ns=step_ns, group_by=group_by)
             got = ask(pair.rolled, aggregate, hours=span, step_ns=step_ns, group_by=group_by)
             assert_same(got, expected, relative=1e-9)
@@ -250,7 +244,7 @@ def test_fields_in_less_detail_answer_from_samples_and_later_by_hour(
     details = {"power_watts": Detail.ALL, "count": Detail.MEANS, "busy": Detail.HOURS}
     path = tmp_path / "samples.duckdb"
     pair = Pair(
-        DuckDBStore(MEMORY),
+        memory_store(),
         DuckDBStore(path, detail_of=lambda _, name: details.get(name, Detail.ALL)),
     )
     rng = seeded(12)
@@ -343,11 +337,11 @@ def test_an_hour_is_rolled_up_in_parts_where_it_is_large(
 ) -> None:
     monkeypatch.setattr(units, "MAX_ROWS", 40)
     rng = seeded(2)
-    for number in range(12):
+    for number in range(5):
         identity = {"tenant": "acme", "appliance": f"a{number}"}
         pair.write(random_points(rng, hours=(0, 3), amount=40), identity)
     pair.rolled.maintain(now_ns=LATER_NS)
-    for number in range(12):
+    for number in range(5):
         identity = {"tenant": "acme", "appliance": f"a{number}"}
         pair.write(random_points(rng, hours=(0, 3), amount=4), identity)
     pair.rolled.maintain(now_ns=LATER_NS)
@@ -373,8 +367,8 @@ def test_new_tags_and_fields_join_the_roll_ups(store: DuckDBStore) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ['a"b', "a'b", "a\x00b", "温度", "?", "{0}"])
-def test_any_name_is_only_a_name(store: DuckDBStore, name: str) -> None:
+def test_any_name_is_only_a_name(store: DuckDBStore) -> None:
+    name = "a\"b'c\x00温度?{0}"
     identity = {"tenant": name, "appliance": name}
     point = Point("gpu", {name: name}, {"power_watts": 1.0, name: 2.0}, START_NS)
     write_all(store, [point], identity)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from threading import Thread
@@ -41,14 +40,6 @@ scanned(store, "load")
 assert post(store, table, sent, 4) == []
 os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DuckDBStore]:
-    """A store in a file."""
-    store = DuckDBStore(tmp_path / "samples.duckdb")
-    yield store
-    store.close()
 
 
 # The same of files: staged samples are in a file, and the process dies before it is committed.

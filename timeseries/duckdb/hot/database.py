@@ -112,6 +112,7 @@ class Database:
         self._connection: duckdb.DuckDBPyConnection | None = self._connect()
         self._tried_at = time.monotonic()
         self._lock = threading.Lock()
+        self._unlocked = threading.Condition(self._lock)
         self._is_closed = False
         self._cursors: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 
@@ -149,9 +150,9 @@ class Database:
                     f"The time series store {self.path} failed and is being reopened."
                 )
             self._tried_at = now
-            if self._connection is not None:
-                self._close_idle(self._connection)
-                self._connection = None
+            self._close_idle()
+            if self._is_closed:
+                raise StoreUnavailableError("The time series store is closed.")
             self._connection = _usable(self._connect(), self.path)
             return self._connection.cursor()
 
@@ -213,25 +214,29 @@ class Database:
         """Interrupt what still reads, checkpoint and close the file."""
         with self._lock:
             self._is_closed = True
-            if self._connection is not None:
-                self._close_idle(self._connection)
-                self._connection = None
+            self._close_idle()
             if self._temporary is not None:
                 self._temporary.cleanup()
 
-    def _close_idle(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Close a connection, which DuckDB refuses while one of its cursors runs a statement."""
+    def _close_idle(self) -> None:
+        """Close the connection, which DuckDB refuses while one of its cursors runs a statement.
+
+        Who wants a cursor meanwhile is refused and doesn't wait: the lock, which the caller holds,
+        is released between tries.
+        """
+        connection, self._connection = self._connection, None
         until = time.monotonic() + CLOSE_SECONDS
-        while True:
+        while connection is not None:
             try:
                 connection.close()
             except duckdb.ResourceInUseException:
                 if time.monotonic() > until:
+                    self._connection = connection
                     raise
                 for cursor in list(self._cursors):
                     with suppress(duckdb.Error):  # it is closed already
                         cursor.interrupt()
-                time.sleep(_CLOSE_AGAIN_SECONDS)
+                self._unlocked.wait(_CLOSE_AGAIN_SECONDS)  # nobody notifies it
             else:
                 return
 

@@ -343,7 +343,7 @@ def _field_error(measurement: str, name: str, value: FieldValue, table: Table) -
         )
     if is_number(measurement, name) and kind is FieldType.BOOLEAN:
         return None
-    stored = _type_of(table, name) or kind
+    stored = table.fields.get(name) or table.sealed.get(name) or kind
     if stored is FieldType.FLOAT and type(value) is int and MIN_INT64 <= value <= MAX_UINT64:
         return None
     if accepts(stored, kind):
@@ -355,10 +355,6 @@ def is_number(measurement: str, field: str) -> bool:
     """Return whether a field is declared: then it is a number, with booleans as 0 and 1."""
     declared = DECLARED.get(measurement)
     return declared is not None and field in declared.fields
-
-
-def _type_of(table: Table, name: str) -> FieldType | None:
-    return table.fields.get(name) or table.sealed.get(name)
 
 
 def _widen_for_point(table: Table, point: Point, identity: Mapping[str, str]) -> Table:

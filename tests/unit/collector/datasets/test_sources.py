@@ -26,7 +26,7 @@ from protocol.datasets import (
 )
 from tests.fixtures.data_portal import DataPortal, write_files
 from tests.fixtures.polling import eventually
-from tests.fixtures.s3 import new_bucket, s3_server
+from tests.fixtures.s3 import new_bucket
 from tests.servers import free_port
 from tests.unit.collector.datasets.conftest import Appliance
 from tests.unit.collector.datasets.test_staging import content_of, small_files
@@ -35,17 +35,11 @@ MIB = 2**20
 NIGHTLY_LARGE = random.Random(5).randbytes(PART_BYTES + 5 * MIB)  # noqa: S311 - repeatable
 
 
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as address:
-        yield address
-
-
-def bucket_with(endpoint: str, files: dict[str, bytes]) -> DatasetSource:
-    bucket = new_bucket(endpoint)
+def bucket_with(s3_endpoint: str, files: dict[str, bytes]) -> DatasetSource:
+    bucket = new_bucket(s3_endpoint)
     store = S3Store(
         bucket.name,
-        endpoint=endpoint,
+        endpoint=s3_endpoint,
         region="us-east-1",
         access_key_id="key",
         secret_access_key="secret",
@@ -56,7 +50,7 @@ def bucket_with(endpoint: str, files: dict[str, bytes]) -> DatasetSource:
     return DatasetSource(
         kind=SourceKind.S3,
         url=f"s3://{bucket.name}/sets",
-        endpoint_url=endpoint,
+        endpoint_url=s3_endpoint,
         access_key_id="key",
         secret_access_key="secret",
     )
@@ -81,10 +75,10 @@ def error_of(appliance: Appliance) -> str:
 
 
 def test_a_bucket_is_indexed_once_and_fetched_by_another_appliance(
-    make_appliance: Callable[..., Appliance], portal: DataPortal, endpoint: str
+    make_appliance: Callable[..., Appliance], portal: DataPortal, s3_endpoint: str
 ) -> None:
     files = {**small_files(20), "large.bin": NIGHTLY_LARGE}
-    source = bucket_with(endpoint, files)
+    source = bucket_with(s3_endpoint, files)
     first, second = make_appliance("dgx-1"), make_appliance("dgx-2")
     assert index(first, source) is CopyState.COMPLETE
     dataset = portal.staged("v", source=source)
@@ -175,8 +169,10 @@ def test_a_link_that_changes_after_the_listing_does_not_lead_out(tmp_path: Path)
         source.read("a", 0, 1)
 
 
-def test_a_bucket_that_denies_access_and_one_that_is_missing_say_so(endpoint: str) -> None:
-    source = DatasetSource(kind=SourceKind.S3, url="s3://no-such-bucket/a", endpoint_url=endpoint)
+def test_a_bucket_that_denies_access_and_one_that_is_missing_say_so(s3_endpoint: str) -> None:
+    source = DatasetSource(
+        kind=SourceKind.S3, url="s3://no-such-bucket/a", endpoint_url=s3_endpoint
+    )
     with pytest.raises(DataError, match=r"not there \(404\)"):
         list(S3Source(source).files())
 

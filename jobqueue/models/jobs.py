@@ -1,13 +1,11 @@
-"""Tables of jobs, attempts, job events and logs."""
+"""Tables of jobs, what they wait for, their attempts, events and logs."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
-from zoneinfo import ZoneInfo
 
 from sqlalchemy import (
     JSON,
     BigInteger,
-    ForeignKey,
     Index,
     LargeBinary,
     String,
@@ -23,7 +21,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import (
     Mapped,
-    MappedColumn,
     column_property,
     foreign,
     mapped_column,
@@ -38,28 +35,16 @@ from jobqueue.states import (
     DependencyCondition,
     JobState,
     LogState,
-    Missed,
-    Overlap,
     Reason,
-    RunOutcome,
-    UpdateState,
 )
 from protocol.attempts import Health
-from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 from tenants.models import Appliance, Grant, User, enum_column, rented_name
 from tenants.models.audit import Audited
+from tenants.models.columns import reference, tenant_column
 
-DEFAULT_FETCH_MINUTES = 5
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 LogBytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
-
-
-def _reference(
-    target: str, *, ondelete: str = "CASCADE", index: bool = False, primary_key: bool = False
-) -> MappedColumn[Any]:
-    key = ForeignKey(target, ondelete=ondelete)
-    return mapped_column(String(ID_LENGTH), key, index=index, primary_key=primary_key)
 
 
 # Models of projects are in a package that knows jobs: read the names without them.
@@ -78,8 +63,8 @@ class Job(Base):
     audited: ClassVar[Audited]
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = _reference("tenants.id")
-    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
+    tenant_id: Mapped[str] = reference("tenants.id")
+    user_id: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     """No foreign key: projects are archived, and SQLite would copy the table to add one."""
     project_name: Mapped[str | None] = column_property(
@@ -108,7 +93,7 @@ class Job(Base):
     container_policy: Mapped[ContainerPolicy] = mapped_column(
         enum_column(ContainerPolicy), default=ContainerPolicy.RESTRICTED
     )
-    appliance_id: Mapped[str | None] = _reference("appliances.id", ondelete="SET NULL", index=True)
+    appliance_id: Mapped[str | None] = reference("appliances.id", ondelete="SET NULL", index=True)
     """The appliance that the user requested; None lets placement choose."""
     labels: Mapped[dict[str, str]] = mapped_column(default=dict)
     gpu_models: Mapped[list[str]] = mapped_column(default=list)
@@ -253,221 +238,10 @@ class JobDependency(Base):
 
     __tablename__ = "job_dependencies"
 
-    job_id: Mapped[str] = _reference("jobs.id", primary_key=True)
-    on_job_id: Mapped[str] = _reference("jobs.id", primary_key=True, index=True)
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    job_id: Mapped[str] = reference("jobs.id", primary_key=True)
+    on_job_id: Mapped[str] = reference("jobs.id", primary_key=True, index=True)
+    tenant_id: Mapped[str] = tenant_column()
     condition: Mapped[DependencyCondition] = mapped_column(enum_column(DependencyCondition))
-
-
-class JobTemplate(Base):
-    """A job request that the users of a tenant start from; see `jobqueue.queue.templates`."""
-
-    __tablename__ = "job_templates"
-    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
-    audited: ClassVar = Audited(
-        kind="job_template", name="name", fields=("name", "description", "request")
-    )
-    is_shipped: ClassVar = False
-
-    id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = _reference("tenants.id")
-    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
-    name: Mapped[str] = mapped_column(String(100))
-    description: Mapped[str] = mapped_column(String(500))
-    request: Mapped[dict[str, Any]]
-    created_at: Mapped[datetime]
-    updated_at: Mapped[datetime]
-    user: Mapped[User | None] = relationship(lazy="joined")
-
-
-class JobSchedule(Base):
-    """A job that is submitted on a schedule; see `jobqueue.queue.schedules`."""
-
-    __tablename__ = "job_schedules"
-    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
-    audited: ClassVar = Audited(
-        kind="job_schedule",
-        name="name",
-        fields=("name", "schedule", "time_zone", "overlap", "missed", "is_enabled", "request"),
-    )
-
-    id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = _reference("tenants.id")
-    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
-    name: Mapped[str] = mapped_column(String(100))
-    schedule: Mapped[str] = mapped_column(String(200))
-    time_zone: Mapped[str] = mapped_column(String(64))
-    overlap: Mapped[Overlap] = mapped_column(enum_column(Overlap))
-    missed: Mapped[Missed] = mapped_column(enum_column(Missed))
-    is_enabled: Mapped[bool] = mapped_column(default=True)
-    request: Mapped[dict[str, Any]]
-    secret_env: Mapped[str | None] = mapped_column(LongText)
-    secret_names: Mapped[list[str]] = mapped_column(default=list)
-    next_run_at: Mapped[datetime | None] = mapped_column(index=True)
-    """None while it is disabled, and after its last time."""
-    created_at: Mapped[datetime]
-    user: Mapped[User | None] = relationship(lazy="joined")
-
-    @property
-    def local_next_run_at(self) -> datetime | None:
-        """Its next time on the clock of its time zone."""
-        at = self.next_run_at
-        return None if at is None else at.astimezone(ZoneInfo(self.time_zone))
-
-
-class ScheduleRun(Base):
-    """One time at which a schedule was due, and what happened."""
-
-    __tablename__ = "job_schedule_runs"
-    __table_args__ = (Index("ix_job_schedule_runs_schedule_id_id", "schedule_id", "id"),)
-
-    id: Mapped[str] = id_column()
-    schedule_id: Mapped[str] = _reference("job_schedules.id")
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
-    due_at: Mapped[datetime]
-    outcome: Mapped[RunOutcome] = mapped_column(enum_column(RunOutcome))
-    message: Mapped[str] = mapped_column(Text, default="")
-    job_id: Mapped[str | None] = _reference("jobs.id", ondelete="SET NULL", index=True)
-    job: Mapped[Job | None] = relationship(lazy="joined")
-
-
-class ServiceUpdate(Base):
-    """The latest rolling update of a service; see `jobqueue.services.rolling_updates`."""
-
-    __tablename__ = "service_updates"
-
-    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
-    """The first instance."""
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
-    revision: Mapped[int]
-    values: Mapped[dict[str, Any]]
-    """Columns of the instances after it, and `previous` before it."""
-    previous: Mapped[dict[str, Any]]
-    changed: Mapped[list[str]]
-    """Fields of the request; none if it only restarts the instances."""
-    state: Mapped[UpdateState] = mapped_column(enum_column(UpdateState), index=True)
-    message: Mapped[str] = mapped_column(Text, default="")
-    requested_at: Mapped[datetime]
-    finished_at: Mapped[datetime | None]
-
-
-class ServiceScaler(Base):
-    """What a service that scales remembers; see `jobqueue.services.autoscaling`.
-
-    Attributes:
-        memory: as `jobqueue.services.autoscaling.decision.Memory`.
-        traffic: as `jobqueue.services.autoscaling.traffic.Traffic`.
-        evaluate_at: when the next decision is due.
-        load: what the last decision saw of its metric, as a sum of all instances.
-        cost_hold: why it has its fewest instances alone: its highest cost is reached; "" if not.
-        why: of the last decision; `is_refused` if it could not add instances.
-        woken_at: since when it wakes; None once it serves.
-        wake_seconds: how long the last wake-up took.
-    """
-
-    __tablename__ = "service_scalers"
-
-    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
-    """The first instance."""
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
-    memory: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    traffic: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    evaluate_at: Mapped[datetime] = mapped_column(index=True)
-    wanted: Mapped[int | None]
-    load: Mapped[float | None]
-    why: Mapped[str] = mapped_column(String(500), default="")
-    is_refused: Mapped[bool] = mapped_column(default=False)
-    cost_hold: Mapped[str] = mapped_column(String(200), default="", server_default="")
-    decided_at: Mapped[datetime | None]
-    woken_at: Mapped[datetime | None]
-    wake_seconds: Mapped[float | None]
-
-
-class ServiceTraffic(Base):
-    """The requests that a process of the portal passed on to a service.
-
-    Attributes:
-        requests: how many there were.
-        busy_seconds: the sum of their durations.
-    """
-
-    __tablename__ = "service_traffic"
-
-    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
-    process_id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
-    requests: Mapped[int] = mapped_column(BigInteger)
-    busy_seconds: Mapped[float]
-    updated_at: Mapped[datetime]
-
-
-class TenantContainerPolicies(Base):
-    """The container policies that a tenant's jobs may use; a tenant may have no row."""
-
-    __tablename__ = "tenant_container_policies"
-    audited: ClassVar = Audited(
-        kind="container_policies",
-        name="tenant_id",
-        fields=("allowed", "default"),
-        created="changed",
-    )
-
-    tenant_id: Mapped[str] = _reference("tenants.id", primary_key=True)
-    allowed: Mapped[list[str]]
-    default: Mapped[ContainerPolicy] = mapped_column(enum_column(ContainerPolicy))
-
-
-class TenantQueueSettings(Base):
-    """The settings of a tenant's queue; a tenant may have no row."""
-
-    __tablename__ = "tenant_queue_settings"
-    audited: ClassVar = Audited(
-        kind="queue_settings",
-        name="tenant_id",
-        fields=(
-            "placement_policy",
-            "max_gpus_per_user",
-            "max_gpus",
-            "allows_preemption",
-            "data_roots",
-            "job_retention_days",
-            "ordering",
-            "isolation_between_users",
-            "isolation_between_projects",
-            "allows_gang_egress",
-            "allows_host_network",
-            "encrypts_gang_networks",
-            "longest_fetch_minutes",
-        ),
-        created="changed",
-    )
-
-    tenant_id: Mapped[str] = _reference("tenants.id", primary_key=True)
-    placement_policy: Mapped[str] = mapped_column(String(32))
-    max_gpus_per_user: Mapped[int | None]
-    max_gpus: Mapped[int | None]
-    allows_preemption: Mapped[bool]
-    data_roots: Mapped[list[dict[str, Any]]]
-    job_retention_days: Mapped[int | None]
-    ordering: Mapped[dict[str, Any] | None]
-    """The fields of `jobqueue.fairshare.settings.OrderSettings`; None is the default."""
-    isolation_between_users: Mapped[PartitionMode | None] = mapped_column(
-        enum_column(PartitionMode)
-    )
-    """The weakest mode in which jobs of different users share a GPU; see `jobqueue.partitions`."""
-    isolation_between_projects: Mapped[PartitionMode | None] = mapped_column(
-        enum_column(PartitionMode)
-    )
-    allows_gang_egress: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether members of gangs with a private network also reach the outside."""
-    allows_host_network: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether jobs may use the appliance's network and RDMA devices."""
-    encrypts_gang_networks: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Whether gangs' packets are encrypted within a site, too."""
-    longest_fetch_minutes: Mapped[int] = mapped_column(
-        default=DEFAULT_FETCH_MINUTES, server_default=str(DEFAULT_FETCH_MINUTES)
-    )
-    """A job whose data takes longer to fetch waits for it without GPUs."""
 
 
 class Attempt(Base):
@@ -482,9 +256,9 @@ class Attempt(Base):
     )
 
     id: Mapped[str] = id_column()
-    job_id: Mapped[str] = _reference("jobs.id")
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
-    appliance_id: Mapped[str] = _reference("appliances.id")
+    job_id: Mapped[str] = reference("jobs.id")
+    tenant_id: Mapped[str] = tenant_column()
+    appliance_id: Mapped[str] = reference("appliances.id")
     number: Mapped[int]
     state: Mapped[AttemptState] = mapped_column(enum_column(AttemptState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
@@ -576,8 +350,8 @@ class JobEvent(Base):
     __tablename__ = "job_events"
 
     id: Mapped[str] = id_column()
-    job_id: Mapped[str] = _reference("jobs.id", index=True)
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    job_id: Mapped[str] = reference("jobs.id", index=True)
+    tenant_id: Mapped[str] = tenant_column()
     state: Mapped[JobState] = mapped_column(enum_column(JobState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
@@ -589,6 +363,6 @@ class LogChunk(Base):
 
     __tablename__ = "attempt_log_chunks"
 
-    attempt_id: Mapped[str] = _reference("attempts.id", primary_key=True)
+    attempt_id: Mapped[str] = reference("attempts.id", primary_key=True)
     offset: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     data: Mapped[bytes] = mapped_column(LogBytes)
