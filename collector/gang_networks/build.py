@@ -14,7 +14,7 @@ from collector.gang_networks.settings import NetworkSettings
 from collector.jobs.preparations import Preparation, PreparationError
 from jobqueue.executors.base import Executor
 from plugins.simulation.appliance import SimulatedAppliance
-from protocol.attempts import AttemptObservation, AttemptSpec, StagingProgress
+from protocol.attempts import AttemptSpec
 from protocol.gangs import JobNetwork, NetworkAbilities
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class _UnableError(Exception):
     """The host can't make networks; the text says why."""
 
 
-class Refusal:
+class Refusal(Preparation):
     """Prepares attempts on a host that makes no networks: members of gangs with one fail."""
 
     def __init__(self, problem: str) -> None:
@@ -73,20 +73,6 @@ class Refusal:
         if spec.network == JobNetwork.GANG:
             raise PreparationError("network_failed", self._problem)
         return spec
-
-    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002 - the interface's
-        """Return nothing: no attempt waits."""
-        return "", None
-
-    def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
-        """Return what was observed."""
-        return list(observed)
-
-    def keep_only(self, attempt_ids: object) -> None:
-        """Do nothing: nothing was made."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _working(config: AgentConfig, owner: str) -> GangNetworks:

@@ -16,7 +16,7 @@ from collector.gang_networks.containers import NetworkContainers
 from collector.gang_networks.errors import BusyError, LostError, NetworkError
 from collector.gang_networks.forwarding import Forwarder
 from collector.gang_networks.maker import NetworkMaker, sandbox_namespace
-from collector.jobs.preparations import PreparationError
+from collector.jobs.preparations import Preparation, PreparationError
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StagingProgress
 from protocol.gangs import JobNetwork, member_address
 
@@ -40,7 +40,7 @@ class _Member:
     endpoints: Mapping[str, str] = field(default_factory=dict)
 
 
-class GangNetworkPreparation:
+class GangNetworkPreparation(Preparation):
     """Prepares the members of gangs with a private network. For one thread.
 
     Args:
@@ -85,7 +85,7 @@ class GangNetworkPreparation:
         member.busy_since = None
         return msgspec.structs.replace(spec, sandbox=member.sandbox)
 
-    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002 - the interface's
+    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002
         """Return what an attempt waits for."""
         return "Making the network of its gang.", None
 

@@ -12,7 +12,7 @@ from threading import Lock, Thread
 
 import msgspec
 
-from collector.jobs.preparations import PreparationError
+from collector.jobs.preparations import Preparation, PreparationError
 from jobqueue.executors.base import ExecutorError, ImageError, PullsImages
 from protocol.attempts import AttemptObservation, AttemptSpec, StagingProgress
 
@@ -34,8 +34,8 @@ class _Pull:
     retry_at: float = 0.0
 
 
-class ImagePreparation:
-    """Prepares members of gangs; see `collector.jobs.preparations.Preparation`.
+class ImagePreparation(Preparation):
+    """Prepares members of gangs.
 
     Pulls begin with the desired state, so that they don't wait for what is prepared before.
     """

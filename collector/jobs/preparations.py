@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
 
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StagingProgress
 
@@ -18,7 +17,7 @@ class PreparationError(Exception):
         self.reason = reason
 
 
-class Preparation(Protocol):
+class Preparation:
     """Prepares attempts. Called by the thread of attempts, which must not wait: work is done in
     threads of its own, which wake that one.
     """
@@ -32,15 +31,21 @@ class Preparation(Protocol):
         Raises:
             PreparationError: how the attempt fails.
         """
+        raise NotImplementedError
 
-    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:
+    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002
         """Return a message about an attempt that is being prepared, and how far its data is."""
+        return "", None
+
+    def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
+        """Apply the desired attempts, to those of them that the executor has."""
 
     def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
         """Return what was observed, also of attempts that are being prepared.
 
         So ended attempts run on until their results are safe.
         """
+        return list(observed)
 
     def keep_only(self, attempt_ids: Collection[str]) -> None:
         """Remove what was made for other attempts, also what a killed agent left.
@@ -52,34 +57,16 @@ class Preparation(Protocol):
         """End the threads; what attempts use stays."""
 
 
-@runtime_checkable
-class Following(Protocol):
-    """A preparation that also follows changes of attempts while they run."""
-
-    def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
-        """Apply the desired attempts, to those of them that the executor has."""
-
-
-class CommonStart:
+class CommonStart(Preparation):
     """Lets the members of a gang start together, when all are prepared: the portal says so."""
 
     def prepare(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt once its gang may start."""
         return spec if spec.gang is None or spec.gang.may_start else None
 
-    def progress(self, _attempt_id: str) -> tuple[str, StagingProgress | None]:
+    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002
         """Return what it waits for."""
         return "Ready; waiting for the other members of the gang.", None
-
-    def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
-        """Return what was observed."""
-        return list(observed)
-
-    def keep_only(self, attempt_ids: Collection[str]) -> None:
-        """Nothing is made, so nothing is removed."""
-
-    def close(self) -> None:
-        """No threads to end."""
 
 
 class Preparations:
@@ -133,11 +120,10 @@ class Preparations:
         return {seen.attempt_id: seen for seen in self.review(observations)}
 
     def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
-        """Let those that follow changes apply the desired attempts."""
+        """Let all apply the desired attempts."""
         for preparation in self._preparations:
-            if isinstance(preparation, Following):
-                with self._kept_apart(preparation, "update"):
-                    preparation.update(specs, observed)
+            with self._kept_apart(preparation, "update"):
+                preparation.update(specs, observed)
 
     def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
         """Return what was observed, where attempts run on until their results are safe."""

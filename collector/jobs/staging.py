@@ -1,20 +1,20 @@
 """Attempts wait for their datasets, and get them as read-only mounts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import msgspec
 
 from collector.datasets.errors import DataError
 from collector.datasets.stager import Stager
-from collector.jobs.preparations import PreparationError
-from protocol.attempts import AttemptObservation, AttemptSpec, StagingProgress
+from collector.jobs.preparations import Preparation, PreparationError
+from protocol.attempts import AttemptSpec, StagingProgress
 from protocol.job_spec import Mount
 
 DATA_UNAVAILABLE = "data_unavailable"
 
 
-class DatasetPreparation:
-    """Prepares attempts with datasets; see `collector.jobs.preparations.Preparation`.
+class DatasetPreparation(Preparation):
+    """Prepares attempts with datasets.
 
     Without a stager the agent can fetch none, and says so.
     """
@@ -49,10 +49,6 @@ class DatasetPreparation:
     def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:
         """Return what an attempt waits for."""
         return self._stager.progress(attempt_id) if self._stager is not None else ("", None)
-
-    def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
-        """Return what was observed."""
-        return list(observed)
 
     def keep_only(self, attempt_ids: Collection[str]) -> None:
         """Release the datasets of other attempts."""

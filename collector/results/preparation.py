@@ -15,7 +15,7 @@ from threading import Event, Thread, get_native_id
 import msgspec
 
 from collector.errors import PortalRefusedError, PortalUnreachableError
-from collector.jobs.preparations import PreparationError
+from collector.jobs.preparations import Preparation, PreparationError
 from collector.periodic_task import Backoff
 from collector.results.client import DamagedError, PartClient
 from collector.results.events import EventFiles
@@ -64,8 +64,8 @@ class _Work:
         return self.thread is not None and self.thread.is_alive()
 
 
-class OutputPreparation:
-    """Prepares the output folders of attempts. See `collector.jobs.preparations.Preparation`.
+class OutputPreparation(Preparation):
+    """Prepares the output folders of attempts.
 
     Args:
         settings: `[results]`.

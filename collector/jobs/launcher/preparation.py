@@ -5,16 +5,16 @@ sends, which for MPI is its daemons and for Ray the nodes of a cluster: no membe
 """
 
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from importlib.resources import files
 from pathlib import Path
 
 from msgspec import structs
 
 from collector.data_dir import LAUNCHERS_NAME
-from collector.jobs.preparations import PreparationError
+from collector.jobs.preparations import Preparation, PreparationError
 from jobqueue.executors.spool_files import safe_path
-from protocol.attempts import AttemptObservation, AttemptSpec, StagingProgress
+from protocol.attempts import AttemptSpec
 from protocol.gangs import LAUNCHER_DIR, LED_BY_FIRST, Gang
 from protocol.job_spec import Mount
 
@@ -22,7 +22,7 @@ _PROGRAMS = ("start", "launch", "member.py")
 _START = ("/bin/sh", f"{LAUNCHER_DIR}/start")
 
 
-class GangLauncher:
+class GangLauncher(Preparation):
     """Prepares members whose gang the first one leads.
 
     Args:
@@ -54,22 +54,11 @@ class GangLauncher:
         mount = Mount(source=str(folder), target=LAUNCHER_DIR)
         return structs.replace(spec, command=[*_START, *part], mounts=[*spec.mounts, mount])
 
-    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002
-        """Return nothing: writing takes no time."""
-        return "", None
-
-    def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
-        """Return what was observed."""
-        return list(observed)
-
     def keep_only(self, attempt_ids: Collection[str]) -> None:
         """Remove the folders of other attempts."""
         for folder in self._dir.iterdir() if self._dir.is_dir() else ():
             if folder.name not in attempt_ids:
                 shutil.rmtree(folder, ignore_errors=True)
-
-    def close(self) -> None:
-        """Do nothing: what containers have mounted stays."""
 
 
 def _write(folder: Path, gang: Gang, *, processes: int) -> None:

@@ -23,7 +23,7 @@ from protocol.gangs import Gang
 from tests.unit.collector.hand_clock import HandClock
 
 
-class Network:
+class Network(Preparation):
     """Has a network for each attempt that should run."""
 
     def __init__(self) -> None:
@@ -34,11 +34,8 @@ class Network:
         self.made.add(spec.attempt_id)
         return spec
 
-    def progress(self, _attempt_id: str) -> tuple[str, StagingProgress | None]:
+    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002
         return "Making the network.", None
-
-    def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
-        return list(observed)
 
     def keep_only(self, attempt_ids: Collection[str]) -> None:
         self.made &= set(attempt_ids)
@@ -65,7 +62,7 @@ class Data(Network):
         self._fail("prepare")
         return None if self.is_staging else spec
 
-    def progress(self, _attempt_id: str) -> tuple[str, StagingProgress | None]:
+    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002
         self._fail("progress")
         return "Fetching imagenet.", StagingProgress(staged_bytes=1, total_bytes=2)
 
