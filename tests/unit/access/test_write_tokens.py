@@ -275,6 +275,12 @@ def test_a_host_without_recent_samples_is_silent_until_the_next_ones(
     _, authorization = make("gpu-01")
     sent = series_of(node("m", "x"), 1.0, now_ms(clock))
     assert post(api, authorization, sent).status_code == 204
+
+    def is_noted() -> bool:
+        with sessions() as session:
+            return session.scalars(select(WriteToken.last_used_at)).one() is not None
+
+    assert eventually(is_noted)
     clock.advance(360)
     with sessions.begin() as session:
         silent = sweep_reporting_hosts(session, silent_after=timedelta(minutes=5), now=clock.now)
