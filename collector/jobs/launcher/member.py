@@ -360,6 +360,9 @@ def lead(gang: Gang, command: Sequence[str]) -> int:
 
 def run_command(command: Sequence[str], processes: Processes, ended: threading.Event) -> int:
     """Run the command of the job, with the signals that this process gets."""
+    early: list[int] = []  # while it starts
+    for number in FORWARDED:
+        signal.signal(number, lambda caught, _: early.append(caught))
     try:
         process = processes.start(command)
     except OSError as error:
@@ -367,6 +370,8 @@ def run_command(command: Sequence[str], processes: Processes, ended: threading.E
         return NOT_EXECUTABLE if isinstance(error, PermissionError) else NOT_FOUND
     for number in FORWARDED:
         signal.signal(number, lambda caught, _: signal_group(process, caught))
+    for caught in early:
+        signal_group(process, caught)
     threading.Thread(target=processes.reap_forever, args=(ended,), daemon=True).start()
     return processes.wait(process)
 

@@ -2,6 +2,8 @@
 
 import ast
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,26 @@ def test_options_of_ssh_before_the_host_are_left_out(words: list[str], expected:
 def test_the_launcher_refuses_to_run_without_a_host_or_a_command(words: list[str]) -> None:
     with pytest.raises(member.LauncherError):
         member.without_options(words)
+
+
+SIGNALED_EARLY = """
+import os, signal, threading
+from collector.jobs.launcher import member
+
+class Processes(member.Processes):
+    def start(self, command, **options):
+        process = super().start(command, **options)
+        process.stdout.readline()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+processes = Processes()
+start = processes.start
+processes.start = lambda command: start(command, stdout=-1)
+waiting = "trap 'exit 7' TERM; echo started; while :; do sleep 0.1; done"
+raise SystemExit(member.run_command(["sh", "-c", waiting], processes, threading.Event()))
+"""
+
+
+def test_a_signal_that_arrives_while_the_command_starts_reaches_it() -> None:
+    assert subprocess.run([sys.executable, "-c", SIGNALED_EARLY], check=False).returncode == 7
