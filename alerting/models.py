@@ -135,7 +135,7 @@ class Rule(Base):
     annotation: Mapped[str] = mapped_column(String(1000), default="")
     """A template; see `alerting.language.annotations`."""
     actions: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
-    """As `alerting.language.action_request` has them."""
+    """As `alerting.language.checks` has them."""
     pack_key: Mapped[str] = mapped_column(String(60), default="")
     """Its rule in `alerting.rules.pack`."""
     platform_rule_id: Mapped[str | None] = reference("platform_rules.id", index=True)

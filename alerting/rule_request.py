@@ -97,7 +97,7 @@ class RuleRequest(RuleSettings):
     ] = 0.0
     receiver_ids: Sequence[str] = ()
     actions: Sequence[Mapping[str, Any]] = ()
-    """As `alerting.language.action_request` has them."""
+    """As `alerting.language.checks` has them."""
 
 
 LEVEL_FIELDS = tuple(

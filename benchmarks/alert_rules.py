@@ -28,8 +28,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from alerting.evaluation.due_rules import due_rules
-from alerting.evaluation.evaluator import Evaluator
+from alerting.evaluation.evaluator import Evaluator, due_rules
 from alerting.language.text import parse_expression
 from alerting.models import Rule
 from alerting.notification.models import Notification

@@ -4,14 +4,14 @@ A backend is imported when a URL needs it: a server with InfluxDB never loads Du
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from core.clock import utc_now
 from core.errors import ConfigurationError
-from timeseries.details import detail_of
-from timeseries.store import DamagedStoreError, Store, StoreUnavailableError
+from timeseries.declared import DECLARED
+from timeseries.store import DamagedStoreError, Detail, Store, StoreUnavailableError
 from timeseries.store_url import (
     EMBEDDED_SCHEME,
     MEMORY_PATH,
@@ -21,6 +21,17 @@ from timeseries.store_url import (
     parse_store_url,
 )
 
+_PERCENTILES: Mapping[str, frozenset[str]] = {
+    "gpu": frozenset({"power_watts"}),
+}
+_MEANS: Mapping[str, frozenset[str]] = {
+    "cpu": frozenset({"usage_percent"}),
+    "disk": frozenset({"used_percent"}),
+    "diskio": frozenset({"read_bytes_per_second", "written_bytes_per_second"}),
+    "gpu": frozenset({"memory_used_percent", "temperature_celsius", "utilization_percent"}),
+    "memory": frozenset({"used_percent"}),
+    "network": frozenset({"received_bytes_per_second", "sent_bytes_per_second"}),
+}
 # Scheme -> (module, class); all but the embedded one have `from_url(url)`.
 _BACKENDS = {
     "duckdb": ("timeseries.duckdb.store", "DuckDBStore"),
@@ -123,3 +134,17 @@ def _files(url: StoreURL, cache_mib: int) -> object:
             f"Can't use the folder {folder} for uploads and the cache: {error}. Set another path "
             "in TIMESERIES_URL, or make the folder writable."
         ) from error
+
+
+def detail_of(measurement: str, field: str) -> Detail:
+    """Return how much of a field is rolled up, whether or not a rule reads it.
+
+    What pages chart for all appliances at once has means by five minutes; samples of one appliance
+    answer as fast as roll-ups.
+    """
+    if field in _PERCENTILES.get(measurement, ()):
+        return Detail.PERCENTILES
+    if field in _MEANS.get(measurement, ()):
+        return Detail.MEANS
+    declared = DECLARED.get(measurement)
+    return Detail.HOURS if declared and field in declared.fields else Detail.NONE

@@ -1,5 +1,9 @@
 """Evaluation of rules: reads each rule's groups from the store and moves its alerts.
 
+Rules with the same name are due at the same moment of their interval, and other rules at other
+moments. Tenants have many rules in common: evaluating all of them at once would delay writes.
+Windows that nobody has read, as after an outage, are evaluated later, with their own times.
+
 The store is read outside any database transaction; one short transaction per rule stores the
 outcomes. A rule that fails keeps its alerts as they are, shows its error, and is tried again.
 
@@ -8,7 +12,8 @@ A scheduler that was stopped for a while records nothing once its successor has 
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -27,24 +32,21 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, lazyload
 
-from alerting.evaluation.due_rules import window_ends
-from alerting.evaluation.endings import end_alerts_without
 from alerting.evaluation.expression import Group, group_key, group_severity, read_groups
-from alerting.evaluation.recorder import ACTIVE_STATES, Recorder, view_of
+from alerting.evaluation.recorder import ACTIVE_STATES, Recorder, end_alerts_without, view_of
 from alerting.evaluation.shared_reads import SharedGroups, read_shared
 from alerting.machine import is_stale, next_state
 from alerting.models import Alert, Rule
 from alerting.states import ACCUMULATING, AlertState, NoDataPolicy
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, chunked, transaction
 from core.errors import DatabaseUnavailableError, VedetteError
 from core.guarded_update import changed_one
 from tenants.fleet.appliances import appliance_names
 from tenants.fleet.liveness import current_outage
-from tenants.models import Appliance, ApplianceState
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState
 from timeseries.store import APPLIANCE_TAG, Store
 
 logger = logging.getLogger(__name__)
-
 # The row of an alert without a transition in these states is written at most once a minute.
 _IDLE_STATES = {AlertState.INACTIVE, AlertState.RESOLVED}
 _IDLE_WRITE_INTERVAL = timedelta(seconds=60)
@@ -57,6 +59,65 @@ _OUT_OF_CONTACT = (
     ApplianceState.LOST,
     ApplianceState.SILENT,
 )
+_EARLY_SHARE = 0.05
+# A rule is due so soon after an evaluation at the earliest.
+_LEAST_SHARE = 0.1
+_LATE_SHARE = 0.1
+# So many windows that were not read are evaluated later: the two oldest, and the newest.
+_MAX_MISSED_WINDOWS = 20
+
+
+def due_rules(sessions: SessionFactory, *, now: datetime) -> dict[str, list[Rule]]:
+    """Return the enabled rules of active tenants whose interval has passed, by tenant."""
+    statement = (
+        select(Rule.id, Rule.name, Rule.interval_seconds, Rule.evaluated_at)
+        .join(Tenant, Tenant.id == Rule.tenant_id)
+        .where(Rule.is_enabled, Tenant.state == TenantState.ACTIVE)
+        .order_by(Rule.id)
+    )
+    due_by_tenant: dict[str, list[Rule]] = {}
+    with transaction(sessions) as session:
+        # Most rules of hundreds of tenants are not due, and a whole one takes ten times as long.
+        due = [
+            key
+            for key, name, interval, last_at in session.execute(statement)
+            if is_due(name, interval, last_at, now)
+        ]
+        for ids in chunked(due):
+            for rule in session.scalars(select(Rule).where(Rule.id.in_(ids)).order_by(Rule.id)):
+                due_by_tenant.setdefault(rule.tenant_id, []).append(rule)
+    return due_by_tenant
+
+
+def is_due(name: str, interval_seconds: float, last_at: datetime | None, now: datetime) -> bool:
+    """Return whether a rule's interval has passed, or the moment of its interval has come.
+
+    A tick that comes a little early counts.
+    """
+    if last_at is None or not interval_seconds:
+        return True
+    passed = (now - last_at).total_seconds()
+    if passed < interval_seconds * _LEAST_SHARE:
+        return passed <= -interval_seconds
+    if passed >= interval_seconds * (1 - _EARLY_SHARE):
+        return True
+    shift = zlib.crc32(name.encode()) % interval_seconds
+    before, after = ((at.timestamp() + shift) // interval_seconds for at in (last_at, now))
+    return before != after
+
+
+def window_ends(rule: Rule, *, now: datetime) -> Iterator[datetime]:
+    """Yield the ends of windows that no evaluation has read, as after an outage, and now."""
+    window_seconds = max(rule.window_seconds, rule.interval_seconds)
+    if rule.evaluated_at is not None:
+        passed = (now - rule.evaluated_at).total_seconds()
+        if passed > max(rule.window_seconds, rule.interval_seconds * (1 + _LATE_SHARE)):
+            missed = int(passed / window_seconds)
+            for number in range(missed, 0, -1):
+                # While the portal was down, samples arrived only before and after.
+                if number > missed - 2 or number <= _MAX_MISSED_WINDOWS - 2:
+                    yield now - timedelta(seconds=number * window_seconds)
+    yield now
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ from statistics import linear_regression
 from typing import Any
 
 from alerting.evaluation.promql_groups import NO_NAMES, Names, promql_groups
-from alerting.evaluation.rule_query import rule_query
-from alerting.evaluation.rule_values import values_by_group
+from alerting.evaluation.rule_values import rule_query, values_by_group
 from alerting.language.checks import rule_errors
 from alerting.language.text import condition_of
 from alerting.machine import severity_of

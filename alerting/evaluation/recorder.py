@@ -1,27 +1,32 @@
-"""Stores the outcome of an alert: guarded update, history and notifications in one transaction."""
+"""Stores the outcome of an alert: guarded update, history and notifications in one transaction.
 
-from collections.abc import Mapping
+Some alerts end whatever their value: their rule, its filters or their appliance are gone.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Select, bindparam, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 
-from alerting.evaluation.expression import group_key
-from alerting.language.action_request import is_severe_enough
-from alerting.machine import AlertView, Outcome
+from alerting.evaluation.expression import Group, group_key
+from alerting.language.checks import is_severe_enough
+from alerting.machine import AlertView, Outcome, resolve
 from alerting.models import Alert, AlertAction, AlertTransition, Rule
 from alerting.notification.deliveries import Change, DeliveryQueue
 from alerting.notification.messages import alert_payload
-from alerting.notification.recipients import Routing
+from alerting.notification.policies import Routing
 from alerting.states import ActionKind, ActionState, AlertState
-from core.db import Base
+from core.db import Base, SessionFactory, transaction
 from core.ids import new_id
-from tenants.models import Tenant
+from tenants.models import Appliance, Tenant
+from timeseries.store import APPLIANCE_TAG
 
 # Every evaluation changes these columns of an alert.
 _OBSERVED = ("value", "observed_at", "last_breach_at")
@@ -32,6 +37,7 @@ _REFRESH = update(_TABLE).where(_TABLE.c.id == bindparam("ident"))
 _CHANGE = _REFRESH.where(
     _TABLE.c.state == bindparam("former_state"), _TABLE.c.severity == bindparam("former_severity")
 )
+ALERTS_PER_TRANSACTION = 1000
 ACTIVE_STATES = (AlertState.PENDING, AlertState.FIRING, AlertState.NO_DATA)
 
 
@@ -199,3 +205,62 @@ def view_of(alert: Alert) -> AlertView:
 
 def _columns(alert: Alert | AlertView) -> dict[str, Any]:
     return dict(zip(_VIEWED, _read_view(alert), strict=True))
+
+
+def resolve_alerts(
+    session: Session, rule: Rule, *, now: datetime, public_url: str = ""
+) -> Recorder:
+    """Resolve every active alert of a rule that is disabled, deleted, or has a new query."""
+    return _resolve(Recorder(session, rule, now, public_url), _active(session, rule))
+
+
+def end_alerts_without(recorder: Recorder, groups: Sequence[Group]) -> None:
+    """Resolve the active alerts of a rule whose groups have no value since its filters changed."""
+    current = {group_key(group.tags) for group in groups}
+    alerts = _active(recorder.session, recorder.rule)
+    _resolve(recorder, [alert for alert in alerts if alert.group_key not in current])
+
+
+def resolve_ended(sessions: SessionFactory, *, now: datetime, public_url: str) -> None:
+    """Resolve alerts of retired appliances, and of rules that were disabled meanwhile.
+
+    A concurrent evaluation may move an alert while its rule is being disabled. Each transaction has
+    alerts of one rule, and not too many: other writers wait for it.
+    """
+    with sessions() as session:
+        rows = session.execute(_ended(Alert.rule_id, Alert.id)).all()
+    for _, of_rule in groupby(rows, key=attrgetter("rule_id")):
+        idents = [row.id for row in of_rule]
+        for start in range(0, len(idents), ALERTS_PER_TRANSACTION):
+            part = Alert.id.in_(idents[start : start + ALERTS_PER_TRANSACTION])
+            with transaction(sessions) as session:
+                alerts = session.scalars(_ended(Alert).where(part)).all()
+                if alerts:
+                    _resolve(Recorder(session, alerts[0].rule, now, public_url), alerts)
+
+
+def _ended(*columns: Any) -> Select[Any]:  # noqa: ANN401 - as SQLAlchemy's
+    return (
+        select(*columns)
+        .join(Rule, Rule.id == Alert.rule_id)
+        .outerjoin(Appliance, Appliance.id == Alert.tags[APPLIANCE_TAG].as_string())
+        .where(
+            Alert.state.in_(ACTIVE_STATES),
+            or_(Rule.is_enabled.is_(False), Appliance.retired_at.is_not(None)),
+        )
+        .order_by(Alert.rule_id, Alert.id)
+    )
+
+
+def _active(session: Session, rule: Rule) -> Sequence[Alert]:
+    active = select(Alert).where(Alert.rule_id == rule.id, Alert.state.in_(ACTIVE_STATES))
+    return session.scalars(active.order_by(Alert.id)).all()
+
+
+def _resolve(recorder: Recorder, alerts: Sequence[Alert]) -> Recorder:
+    for alert in alerts:
+        view = view_of(alert)
+        recorder.change(alert, view, resolve(view, now=recorder.now))
+    recorder.flush()
+    recorder.session.flush()
+    return recorder

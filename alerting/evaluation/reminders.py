@@ -25,7 +25,7 @@ from alerting.notification.deliveries import (
     forget_without_resolved,
 )
 from alerting.notification.models import DeliveredAlert, Notification
-from alerting.notification.recipients import Recipient
+from alerting.notification.policies import Recipient
 from alerting.notification.routes import Route
 from alerting.states import AlertState, NotificationPurpose, NotificationState
 from core.db import SessionFactory, chunked, transaction

@@ -15,9 +15,8 @@ from datetime import datetime
 
 from sqlalchemy import update
 
-from alerting.evaluation.due_rules import due_rules, is_due
-from alerting.evaluation.endings import resolve_ended
-from alerting.evaluation.evaluator import Evaluator
+from alerting.evaluation.evaluator import Evaluator, due_rules, is_due
+from alerting.evaluation.recorder import resolve_ended
 from alerting.evaluation.shared_reads import SharedGroups
 from alerting.models import Rule
 from core.db import transaction

@@ -9,8 +9,7 @@ import numpy as np
 
 from alerting.evaluation.expression import forecast, group_severity, read_groups
 from alerting.evaluation.promql_groups import NO_NAMES, Names, promql_steps
-from alerting.evaluation.rule_query import rule_query
-from alerting.evaluation.rule_values import values_by_group
+from alerting.evaluation.rule_values import rule_query, values_by_group
 from alerting.machine import severity_of
 from alerting.models import Rule
 from alerting.rule_request import (

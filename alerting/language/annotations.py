@@ -1,4 +1,4 @@
-"""Annotations: the sentence of an alert, from a template of its rule.
+"""Annotations: the sentence of an alert, from a template of its rule; and the text of its value.
 
 A template is Jinja2 in its sandbox, of which only expressions and `if` are allowed: loops, macros
 and calls could take any time and memory of the server. What remains is bounded, because templates
@@ -17,8 +17,28 @@ from jinja2.exceptions import FilterArgumentError
 from jinja2.filters import FILTERS, do_round
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from core.quantities import format_duration
+from alerting.models import Rule
+from alerting.rule_request import RuleRequest, unit_field
+from alerting.states import FORECAST
+from core.quantities import format_duration, format_value
+from timeseries.store import Aggregate
 
+_NO_YES = ("no", "yes")
+_WORDS = {
+    "appliance_status.quarantined": _NO_YES,
+    "appliance_status.reachable": ("unreachable", "reachable"),
+    "gpu.fabric_degraded": _NO_YES,
+    "gpu.fabric_registered": _NO_YES,
+    "gpu.lost": _NO_YES,
+    "gpu.remapped_rows_failed": _NO_YES,
+    "gpu.sram_ecc_threshold_exceeded": _NO_YES,
+    "gpu_health.state": ("healthy", "degraded", "failed"),
+    "gpu_link.active": ("down", "up"),
+    "network.link_up": ("down", "up"),
+    "service_status.healthy": ("unhealthy", "healthy"),
+}
+# Of these functions, values are those of samples.
+_OF_SAMPLES = {Aggregate.MIN, Aggregate.MAX, Aggregate.LAST}
 MAX_TEMPLATE_LENGTH = 1000
 MAX_LENGTH = 2000
 # Jinja's optimizer needs time by the cube of the depth.
@@ -205,3 +225,12 @@ _ENVIRONMENT.globals = {}
 @lru_cache(maxsize=500)
 def _template(text: str) -> Template:
     return _ENVIRONMENT.from_string(text)
+
+
+def value_text(rule: Rule | RuleRequest, value: float) -> str:
+    """Return a value with the unit of the rule's field, or with its word; a count has none."""
+    words = _WORDS.get(f"{rule.measurement}.{rule.field}", ())
+    is_plain = not rule.operator and not rule.compared_with and rule.aggregate != FORECAST
+    if is_plain and rule.aggregate in _OF_SAMPLES and value in range(len(words)):
+        return f"{words[int(value)]} ({value:g})"
+    return format_value(unit_field(rule), value)

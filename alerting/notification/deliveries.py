@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from alerting.models import AlertTransition, Receiver, Rule
 from alerting.notification.models import DeliveredAlert, Notification
-from alerting.notification.recipients import Recipient, Routing
+from alerting.notification.policies import Recipient, Routing
 from alerting.states import AlertState, NotificationPurpose, NotificationState, Severity
 from core.db import chunked
 

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, tzinfo
 from html import escape
 from typing import Any
 
-from alerting.language.annotations import render_annotation
+from alerting.language.annotations import render_annotation, value_text
 from alerting.language.text import rule_expression
-from alerting.language.value_text import value_text
 from alerting.machine import AlertView
 from alerting.models import Rule
 from alerting.notification.models import Notification, NotificationFile

@@ -6,7 +6,10 @@ any transaction, and then marked. A crash in between causes another attempt, nev
 The notifications of one recipient are sent in order; `outbox_workers` serves many
 recipients at once. A claim drops what its recipient was notified of already, or what is not true
 any more, so that only current states are sent. Notifications of one group are sent as one message;
-see `holds` and `outbox_budgets` for those that are held.
+see `holds` for those that are held.
+
+Messages above the budget of a tenant stay in the outbox with the reason, until it begins anew. Then
+the state of that time is sent.
 """
 
 import logging
@@ -14,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, func, not_, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from alerting.models import Receiver
@@ -24,14 +27,19 @@ from alerting.notification.deliveries import ABOUT_STATES, UNSENT
 from alerting.notification.holds import Holds, current_holds
 from alerting.notification.messages import MAX_LISTED, render, render_group
 from alerting.notification.models import DeliveredAlert, Notification
-from alerting.notification.outbox_budgets import UNLIMITED, count_sent, hold_over_budget
 from alerting.notification.senders.notify import DeliveryError, Sender
-from alerting.states import NotificationState, ReceiverKind
+from alerting.states import NotificationPurpose, NotificationState, ReceiverKind
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.guarded_update import changed_one
 from core.zones import zone_of
-from tenants.lifecycle.message_budgets import MessageBudgets
+from tenants.lifecycle.message_budgets import (
+    ALERTS,
+    MESSAGES,
+    MessageBudgets,
+    count_message,
+    full_until,
+)
 from tenants.models import User
 from tenants.users.time_zones import zone_name_of
 
@@ -46,6 +54,7 @@ LEASE = timedelta(minutes=5)
 FIRST_RETRY = timedelta(seconds=10)
 LONGEST_RETRY = timedelta(hours=1)
 RETRY_FOR = timedelta(hours=24)
+UNLIMITED = MessageBudgets()
 _KEY = func.coalesce(Notification.receiver_id, Notification.address)
 
 
@@ -366,3 +375,51 @@ def _mark_failed(
     )
     if not error.may_have_arrived:
         refute(session, group)
+
+
+def hold_over_budget(
+    sessions: SessionFactory, notification_id: str, budgets: MessageBudgets, *, now: datetime
+) -> bool:
+    """Return whether a budget is used up; then all due messages of its kind wait for the next."""
+    with transaction(sessions) as session:
+        notification = session.get(Notification, notification_id)
+        if notification is None or notification.tenant_id is None or _is_event(notification):
+            return False
+        subject, tenant_id = _subject(notification), notification.tenant_id
+        ends_at = full_until(session, tenant_id, subject, budgets, now=now)
+        if ends_at is None:
+            return False
+        has_alert = Notification.alert_id.is_not(None)
+        session.execute(
+            update(Notification)
+            .where(
+                Notification.tenant_id == tenant_id,
+                Notification.purpose != NotificationPurpose.EVENT,
+                Notification.state.in_(UNSENT),
+                Notification.next_try_at <= now,
+                has_alert if subject == ALERTS else not_(has_alert),
+            )
+            .values(
+                next_try_at=ends_at,
+                tries=0,
+                last_error=f"The limit of {budgets.limit(subject)} messages within an hour is "
+                "reached. It is sent when the next hour begins.",
+            )
+        )
+    logger.warning("tenant %s has sent all its %s of this hour", tenant_id, subject)
+    return True
+
+
+def count_sent(session: Session, notification: Notification, *, now: datetime) -> None:
+    """Count a message that was sent, whatever is left of the budget."""
+    if notification.tenant_id is not None and not _is_event(notification):
+        count_message(session, notification.tenant_id, _subject(notification), UNLIMITED, now=now)
+
+
+def _is_event(notification: Notification) -> bool:
+    """Return whether a message is for a program of the tenant, which sends it to nobody."""
+    return notification.purpose is NotificationPurpose.EVENT
+
+
+def _subject(notification: Notification) -> str:
+    return MESSAGES if notification.alert_id is None else ALERTS

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from alerting.notification.outbox import DueRecipient, drain_recipient, due_recipients
-from alerting.notification.outbox_budgets import UNLIMITED
+from alerting.notification.outbox import UNLIMITED, DueRecipient, drain_recipient, due_recipients
 from alerting.notification.senders.notify import Sender
 from alerting.states import ReceiverKind
 from core.clock import Clock

@@ -1,11 +1,11 @@
-"""The notification policy of a tenant: read, replaced and previewed.
+"""The notification policy of a tenant: read, replaced and previewed; and who is notified by it.
 
 A rule's own receivers are notified at once; the policy adds the receivers of its routes. The tree
 has the names of receivers, which an edited receiver changes here too.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from alerting.models import NotificationPolicy, PlatformRule, Receiver, Rule
+from alerting.notification.holds import muted_routes
 from alerting.notification.inhibition import (
     SHIPPED,
     InhibitRule,
@@ -20,16 +21,28 @@ from alerting.notification.inhibition import (
     parse_inhibit_rules,
     printed_rules,
 )
-from alerting.notification.labels import prefixed
-from alerting.notification.mutes import muted_routes
+from alerting.notification.labels import (
+    NO_LABELS,
+    ApplianceLabels,
+    appliance_labels,
+    labels_of,
+    prefixed,
+)
+from alerting.notification.models import DeliveredAlert
 from alerting.notification.routes import Route, loaded, parse_routes, stored
 from alerting.notification.silences import release_held
 from alerting.notification.time_intervals import parse_time_intervals, written_intervals
 from alerting.rule_request import raise_errors
+from alerting.states import Severity
+from tenants.fleet.appliances import appliance_names
+from tenants.fleet.liveness import operators
 from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG
+
+OF_RULE = Route()
+"""The route of a rule's own receivers: at once, and each alert by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +200,99 @@ def receivers_by_name(session: Session, tenant_id: str | None) -> dict[str, str]
     """Return the ids of the tenant's receivers by name; None: the platform's."""
     statement = select(Receiver).where(Receiver.tenant_id == tenant_id)
     return {receiver.name: receiver.id for receiver in session.scalars(statement)}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """A receiver or an email address, and how it is notified of an alert.
+
+    Attributes:
+        receiver_id: the receiver; None for an address.
+        address: the email address; "" for a receiver.
+        route: the route that leads there.
+        group_key: of the alert at this route.
+    """
+
+    receiver_id: str | None
+    address: str = ""
+    route: Route = OF_RULE
+    group_key: str = ""
+
+    @property
+    def key(self) -> str:
+        """The receiver's ID, or the address."""
+        return self.receiver_id or self.address
+
+    def staying(self, row: DeliveredAlert | None) -> "Recipient":
+        """Return it with the group in which it was notified of the alert, if it was.
+
+        A paging service has opened an incident for that group.
+        """
+        return self if row is None else replace(self, group_key=row.group_key)
+
+
+@dataclass(slots=True)
+class Routing:
+    """Receivers and policy of one tenant, and the names of its appliances.
+
+    Attributes:
+        receivers: IDs of the tenant's receivers by name.
+        policy: root of the tenant's routes.
+        appliances: names of the tenant's appliances by ID.
+        labels: labels of appliances, where a route uses any.
+    """
+
+    session: Session
+    receivers: Mapping[str, str]
+    policy: Route
+    appliances: Mapping[str, str]
+    labels: ApplianceLabels = field(default_factory=lambda: NO_LABELS)
+
+    @classmethod
+    def of(cls, session: Session, tenant_id: str) -> "Routing":
+        """Read the routing of a tenant."""
+        policy = policy_of(session, tenant_id)
+        return cls(
+            session,
+            receivers_by_name(session, tenant_id),
+            policy,
+            appliance_names(session, (tenant_id,)),
+            appliance_labels(session, {tenant_id: policy.used_labels()}),
+        )
+
+    def alert_labels(
+        self, rule: Rule, tags: Mapping[str, str], severity: Severity
+    ) -> dict[str, str]:
+        """Return the labels of an alert of the tenant."""
+        return labels_of(
+            tags,
+            rule=rule.name,
+            severity=severity.value,
+            names=self.appliances,
+            labels=self.labels,
+        )
+
+    def recipients(
+        self, rule: Rule, tags: Mapping[str, str], severity: Severity
+    ) -> dict[str, Recipient]:
+        """Return who is notified when an alert fires, by key."""
+        if rule.platform_rule is not None:
+            return self._of_platform(rule)
+        own = [ident for ident in rule.receiver_ids if ident in self.receivers.values()]
+        recipients = {ident: Recipient(ident) for ident in own}
+        labels = self.alert_labels(rule, tags, severity)
+        for route in self.policy.matching(labels):
+            for name in route.receivers:
+                if (ident := self.receivers.get(name)) is not None:
+                    group_key = route.group_key(labels)
+                    recipients.setdefault(ident, Recipient(ident, "", route, group_key))
+        return recipients
+
+    def _of_platform(self, rule: Rule) -> dict[str, Recipient]:
+        """Return the receivers of a platform's rule; without any, the operators' addresses."""
+        receivers = receivers_by_name(self.session, None)
+        named = rule.platform_rule.receivers if rule.platform_rule is not None else ()
+        recipients = [Recipient(receivers[name]) for name in named if name in receivers]
+        if not recipients:
+            recipients = [Recipient(None, user.email) for user in operators(self.session)]
+        return {recipient.key: recipient for recipient in recipients}

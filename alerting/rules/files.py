@@ -14,8 +14,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.language.action_request import stored_action
-from alerting.language.checks import rule_errors
+from alerting.language.checks import rule_errors, stored_action
 from alerting.language.metric_checks import StoredNames, metric_errors
 from alerting.language.text import parse_expression, rule_expression
 from alerting.models import Receiver, Rule

@@ -10,10 +10,8 @@ from typing import Any, Unpack
 from sqlalchemy import ColumnElement, case, delete, func, select
 from sqlalchemy.orm import Session
 
-from alerting.evaluation.endings import resolve_alerts
-from alerting.evaluation.recorder import ACTIVE_STATES
-from alerting.language.action_request import required_permissions, stored_action
-from alerting.language.checks import rule_errors
+from alerting.evaluation.recorder import ACTIVE_STATES, resolve_alerts
+from alerting.language.checks import required_permissions, rule_errors, stored_action
 from alerting.language.text import other_parts, with_canonical_parts
 from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.rule_request import Errors, RuleRequest, group_tags, raise_errors

@@ -29,9 +29,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from alerting.evaluation.expression import Group, group_key, read_groups
-from alerting.language.annotations import render_annotation
+from alerting.language.annotations import render_annotation, value_text
 from alerting.language.text import parse_selector
-from alerting.language.value_text import value_text
 from alerting.machine import AlertView, Outcome, next_state
 from alerting.rule_request import RuleRequest
 from alerting.states import AlertState

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from marshmallow import Schema, ValidationError, fields, pre_load, validate, validates_schema
 
-from alerting.language.action_request import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
+from alerting.language.checks import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
 from alerting.language.parser import EXAMPLE
 from alerting.language.text import parse_expression, rule_expression
 from alerting.rule_request import EXPRESSED, RuleEntry, RuleRequest

@@ -19,7 +19,7 @@ from wtforms.fields import SelectChoice
 from wtforms.utils import unset_value
 from wtforms.validators import DataRequired, Optional, ValidationError
 
-from alerting.language.action_request import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
+from alerting.language.checks import DEFAULT_MAX_PER_HOUR, MAX_PER_HOUR
 from alerting.language.text import metric_text, parse_expression, parse_metric, rule_expression
 from alerting.models import Receiver, Rule
 from alerting.rule_request import EXPRESSED, FIELDS, RuleRequest

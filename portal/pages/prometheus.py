@@ -22,9 +22,8 @@ from core.errors import OverloadedError, UnavailableError, VedetteError
 from portal.context import now
 from portal.sample_sources import admitted_source
 from timeseries.promql import discovery
-from timeseries.promql.exposition import CONTENT_TYPE, exposition
 from timeseries.promql.queries import query_instant, query_range, selector_matchers
-from timeseries.promql.render import rendered
+from timeseries.promql.render import CONTENT_TYPE, exposition, rendered
 from timeseries.promql.selection import Matchers, QueryTimeoutError, Source
 from timeseries.promql.syntax import EvaluationError, PromQLError
 from timeseries.promql.values import Grid, Labels

@@ -7,7 +7,7 @@ from typing import Any
 from flask import Flask, request, url_for
 from markupsafe import Markup
 
-from alerting.language import value_text as value_words
+from alerting.language import annotations
 from alerting.language.text import rule_expression
 from alerting.models import Rule
 from alerting.rule_request import RuleRequest
@@ -237,7 +237,7 @@ def value_text(field: str, value: float | None) -> str:
 
 def rule_value(rule: Rule | RuleRequest, value: float | None) -> str:
     """Return a value of a rule with its unit or its word, or a dash."""
-    return NOTHING if value is None else value_words.value_text(rule, value)
+    return NOTHING if value is None else annotations.value_text(rule, value)
 
 
 def page_url(**changes: object) -> str:

@@ -17,8 +17,8 @@ from tests.unit.timeseries.rollup_samples import (
     gpu,
     write_all,
 )
-from timeseries.details import detail_of
 from timeseries.duckdb.store import DuckDBStore
+from timeseries.open_store import detail_of
 from timeseries.store import DAY_NS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operating.md"

@@ -46,9 +46,8 @@ from timeseries.duckdb.hot.database import (
 from timeseries.duckdb.hot.writer import DuckDBWriter
 from timeseries.duckdb.query.latest import expired_latest_sql, latest_sql, merge_latest
 from timeseries.duckdb.query.range_query import range_reads
-from timeseries.duckdb.query.reads import Read
 from timeseries.duckdb.query.relation import Relation, Statement, stored_columns
-from timeseries.duckdb.query.row_groups import Row
+from timeseries.duckdb.query.row_groups import Read, Row
 from timeseries.duckdb.query.samples import (
     rows_sql,
     samples_source,

@@ -18,12 +18,12 @@ from timeseries.lineprotocol.grammar import (
     MIN_TIME_NS,
 )
 from timeseries.points import Batch, Block, FieldValue
-from timeseries.repeats import repeating_measurements
 from timeseries.store import IDENTITY_TAGS, RejectedPoint
 from timeseries.validation import (
     FIELD_TYPES,
     FieldType,
     name_error,
+    repeating_measurements,
     text_error,
     type_conflict,
     value_error,

@@ -7,12 +7,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from alerting.evaluation.due_rules import due_rules
-from alerting.evaluation.endings import resolve_ended
-from alerting.evaluation.evaluator import EvaluationSummary, Evaluator
+from alerting.evaluation.evaluator import EvaluationSummary, Evaluator, due_rules
+from alerting.evaluation.recorder import resolve_ended
 from alerting.models import Receiver
-from alerting.notification.outbox import drain_recipient, due_recipients
-from alerting.notification.outbox_budgets import UNLIMITED
+from alerting.notification.outbox import UNLIMITED, drain_recipient, due_recipients
 from alerting.notification.receivers import create_receiver
 from alerting.notification.senders.notify import Sender
 from alerting.rule_request import RuleRequest

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerting.evaluation.expression import forecast
-from alerting.evaluation.rolling_forecast import rolling_forecast
 from alerting.language.text import parse_expression
 from alerting.machine import AlertView, next_state
-from alerting.rules.backtest import backtest_rule
+from alerting.rules.backtest import backtest_rule, rolling_forecast
 from alerting.states import AlertState, Comparison, NoDataPolicy
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError

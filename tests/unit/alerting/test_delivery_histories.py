@@ -25,8 +25,7 @@ from alerting.notification.deliveries import FLAPPING_INTERVAL
 from alerting.notification.messages import Message
 from alerting.notification.models import DeliveredAlert
 from alerting.notification.outbox import LEASE, LONGEST_RETRY
-from alerting.notification.policies import preview_policy, save_policy
-from alerting.notification.recipients import Routing
+from alerting.notification.policies import Routing, preview_policy, save_policy
 from alerting.notification.senders.notify import DeliveryError
 from alerting.notification.silences import SilenceRequest, create_silence, expire_silence
 from alerting.rules.service import acknowledge_alert, create_rule, delete_rule, set_rule_enabled

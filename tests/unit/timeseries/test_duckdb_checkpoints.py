@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from tests.fixtures.polling import eventually
-from timeseries.duckdb.hot import checkpoints
+from timeseries.duckdb.hot import database
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.store import ScanQuery, write
@@ -19,7 +19,7 @@ ACME = {"tenant": "acme", "appliance": "a1"}
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DuckDBStore]:
     """A store in a file whose log is long soon, by far not as long as commits would have it."""
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_MIB", 1 / 16)
+    monkeypatch.setattr(database, "CHECKPOINT_MIB", 1 / 16)
     store = DuckDBStore(tmp_path / "samples.duckdb")
     yield store
     store.close()

@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.memory_stores import memory_store
 from tests.unit.timeseries.killed_sealing import MIDNIGHT_NS, SETTLED_NS, count_by_hour, fill
 from tests.unit.timeseries.rollup_samples import ACME, ACME_2, GLOBEX, gpu, write_all
-from timeseries.duckdb.hot.series_intake import SeriesIntake
+from timeseries.duckdb.hot.staged_series import SeriesIntake
 from timeseries.duckdb.query import units
 from timeseries.duckdb.schema import Key
 from timeseries.duckdb.store import DuckDBStore

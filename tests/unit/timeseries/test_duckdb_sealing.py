@@ -29,7 +29,6 @@ from tests.unit.timeseries.rollup_samples import (
 )
 from timeseries.duckdb.cold import maintenance, sealing
 from timeseries.duckdb.files.segments import MANIFEST_TABLE, Segment
-from timeseries.duckdb.query import plan as query_plan
 from timeseries.duckdb.query import range_query, relation, units
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
@@ -312,9 +311,9 @@ def test_a_query_reads_only_files_that_may_have_its_samples(
             write_all(store, points, identity)
     store.maintain(now_ns=MIDNIGHT_NS + 4 * DAY_NS)
     seen: list[int] = []
-    plan = query_plan.plan_sources
+    plan = range_query.plan_sources
 
-    def noted(*args: object, **named: object) -> query_plan.Plan:
+    def noted(*args: object, **named: object) -> range_query.Plan:
         planned = plan(*args, **named)  # type: ignore[arg-type]
         seen.append(sum(map(len, planned.values())))
         return planned

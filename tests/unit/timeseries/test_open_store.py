@@ -13,10 +13,9 @@ from core.clock import NS_PER_SECOND
 from core.errors import ConfigurationError
 from tests.fixtures.polling import eventually
 from timeseries.declared import DECLARED
-from timeseries.details import detail_of
 from timeseries.duckdb.hot.database import Database
 from timeseries.duckdb.store import DuckDBStore
-from timeseries.open_store import open_store
+from timeseries.open_store import detail_of, open_store
 from timeseries.points import Point
 from timeseries.store import Detail, StoreUnavailableError, write
 

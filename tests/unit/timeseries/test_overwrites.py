@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.timeseries.killed_sealing import MIDNIGHT_NS, SETTLED_NS
 from tests.unit.timeseries.rollup_samples import ACME, ACME_2, HOUR_NS, gpu, write_all
-from timeseries.duckdb.files.spans import MAX_SPANS, joined, other_part, shared_part
-from timeseries.duckdb.hot import suspects, writer
+from timeseries.duckdb.hot import overwrites, writer
 from timeseries.duckdb.hot.overwrites import OVERWRITTEN_TABLE
 from timeseries.duckdb.query import units
+from timeseries.duckdb.schema import MAX_SPANS, joined, other_part, shared_part
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Aggregate, RangeQuery, Resolution, ScanQuery
 
@@ -110,7 +110,7 @@ def test_a_direct_insert_comes_after_what_was_staged(
 def test_suspects_in_many_files_are_noted_without_reading_these(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suspects, "MAX_FILES", 0)
+    monkeypatch.setattr(overwrites, "MAX_FILES", 0)
     write_all(store, [gpu(MIDNIGHT_NS + at, power_watts=1.0) for at in (0, 9)], ACME)
     store.maintain(now_ns=SETTLED_NS)
     write_all(store, [gpu(MIDNIGHT_NS + 5, power_watts=2.0)], ACME)

@@ -25,7 +25,7 @@ from tests.unit.timeseries.rollup_samples import (
     write_all,
 )
 from timeseries.duckdb.cold import maintenance, sealing
-from timeseries.duckdb.query import sketch_merge, units
+from timeseries.duckdb.query import percentiles, units
 from timeseries.duckdb.schema import quoted, table_name
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
@@ -202,7 +202,7 @@ def test_the_database_merges_the_sketches_that_need_much_memory(
     ]
     assert any(answers)
 
-    monkeypatch.setattr(sketch_merge, "MAX_CELLS", 0)
+    monkeypatch.setattr(percentiles, "MAX_CELLS", 0)
 
     for (hours, step_ns, group_by), got in zip(queries, answers, strict=True):
         expected = ask(

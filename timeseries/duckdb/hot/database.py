@@ -3,14 +3,19 @@
 After some errors, such as a disk failure during a write, DuckDB invalidates the database: every
 statement fails until all connections are closed and the file is opened again. Committed data is in
 the file and its WAL.
+
+Checkpoints, which move the WAL into the file, run beside the writer: in its own commits they would
+make all senders wait, for hundreds of milliseconds.
 """
 
+import logging
 import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +24,13 @@ from weakref import WeakSet
 
 import duckdb
 
+from core.errors import VedetteError
 from timeseries.duckdb.files.files import Files, LocalFiles
 from timeseries.duckdb.hot.staging import STAGING_TABLE
 from timeseries.store import DamagedStoreError, StoreUnavailableError
 from timeseries.store_url import files_folder
 
+_log = logging.getLogger(__name__)
 REOPEN_EVERY_SECONDS = 1.0
 # A statement notices within milliseconds that it is interrupted.
 CLOSE_SECONDS = 10.0
@@ -325,3 +332,41 @@ def why_not_opened(path: Path | str, error: str) -> str:
         f"The time series file {path} is in use by {process}; only one process can open it. "
         "Stop that process, or set another file in TIMESERIES_URL."
     )
+
+
+class Checkpoints:
+    """Checkpoints a database in a separate thread whenever the log has grown by enough.
+
+    Args:
+        database: which one.
+        on_error: is called after one failed, which may have invalidated the database.
+    """
+
+    def __init__(self, database: Database, *, on_error: Callable[[], None]) -> None:
+        self._database = database
+        self._on_error = on_error
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="duckdb-checkpoint")
+        self._running: Future[None] | None = None
+        self._left_bytes = 0
+
+    def begin_if_due(self) -> None:
+        """Begin a checkpoint if the log is long; only the writer's thread calls it."""
+        if self._running is not None and not self._running.done():
+            return
+        wal_bytes = self._database.wal_bytes
+        # Bytes that a checkpoint could not move do not cause the next one.
+        self._left_bytes = min(self._left_bytes, wal_bytes)
+        if wal_bytes - self._left_bytes >= CHECKPOINT_MIB * 2**20:
+            self._running = self._pool.submit(self._checkpoint)
+
+    def close(self) -> None:
+        """Wait for the running checkpoint."""
+        self._pool.shutdown()
+
+    def _checkpoint(self) -> None:
+        try:
+            self._database.checkpoint()
+        except (duckdb.Error, VedetteError) as error:
+            _log.warning("could not checkpoint the time series database: %s", error)
+            self._on_error()
+        self._left_bytes = self._database.wal_bytes

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from timeseries.declared import DECLARED
+from timeseries.duckdb.hot.overwrites import Suspect, Suspects
 from timeseries.duckdb.hot.rows import InvalidBlockError, Rows, rows_of
-from timeseries.duckdb.hot.suspects import Suspect, Suspects
 from timeseries.duckdb.schema import (
     MAX_COLUMNS,
     MAX_MEASUREMENTS,

@@ -7,6 +7,9 @@ are moved into their tables, or to files, when they are read or sealed, or when 
 
 A table is moved alone, so `staged_moved` has the last commit whose samples are in it. Commits are
 deleted once all their samples are moved. After a crash, series get new IDs.
+
+Samples of new series, which are added afterwards, and those that may overwrite others are not
+staged here, but written as any batch is, which checks and compares them.
 """
 
 import logging
@@ -21,11 +24,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from timeseries.duckdb.hot.insert import Inserter
+from timeseries.duckdb.hot.ingest import Checked, is_declared
 from timeseries.duckdb.hot.numbered_series import Ids, NumberedSeries
-from timeseries.duckdb.schema import Key
-from timeseries.series_batch import LabeledSeries
+from timeseries.duckdb.hot.overwrites import NewestTimes
+from timeseries.duckdb.hot.rows import Inserter
+from timeseries.duckdb.schema import Key, Schema
+from timeseries.points import Batch
+from timeseries.series_batch import VALUE_FIELD, LabeledSeries, SeriesBatch
+from timeseries.store import RejectedPoint
+from timeseries.validation import FieldType
+from timeseries.write_queue import Submission
 
+MAX_STAGED_SAMPLES = 2_000_000
+"""From this many on, all are moved into their tables, one after another; they take 40 MB."""
 SAMPLES_TABLE, SERIES_TABLE, MOVED_TABLE = "staged_samples", "staged_series", "staged_moved"
 MAX_SERIES = 300_000
 """With more, series are numbered anew; one takes about half a kilobyte of memory."""
@@ -254,3 +265,94 @@ def _unpacked(value: bytes, *, number: int, series: NumberedSeries, index: Ids) 
     ids, times_ns = np.frombuffer(packed, dtype=np.int64, count=2 * count).reshape(2, count)
     values = np.frombuffer(packed, dtype=np.float64, offset=16 * count)
     return Chunk(number, series, index[np.minimum(ids, len(index) - 1)], times_ns, values)
+
+
+class SeriesIntake:
+    """Decides what is staged; used by the writer's thread only.
+
+    Args:
+        staged: where samples are staged.
+        newest: the newest times of all other samples.
+    """
+
+    def __init__(self, staged: StagedSeries, newest: NewestTimes) -> None:
+        self._staged = staged
+        self._newest = newest
+
+    def split(self, submission: Submission) -> tuple[Checked, Chunk | None]:
+        """Return what is written as a batch, and the samples to stage; note the times of both."""
+        if submission.numbered is None:
+            checked = self._newest.check(submission.batch, submission.identity)
+            for key, newest_ns in _newest_of(submission):
+                self._staged.series.note_newest(key, newest_ns)
+            return (checked[0], submission.identity, checked[1]), None
+        batch, series = submission.numbered, self._staged.series
+        ids = series.find(batch)
+        is_staged = ids >= 0
+        if self._staged.points >= 2 * MAX_STAGED_SAMPLES:
+            is_staged[:] = False  # they can't be moved: senders get the error
+        is_staged[is_staged] = series.is_new(ids[is_staged], batch.times_ns[is_staged])
+        others = batch.select(~is_staged).as_batch() if not is_staged.all() else Batch(())
+        ordered, suspects = self._newest.check(others, {})
+        is_known = ids >= 0
+        series.note_times(ids[is_known], batch.times_ns[is_known])
+        staged = batch.select(is_staged)
+        chunk = Chunk(0, series, ids[is_staged], staged.times_ns, staged.values)
+        return (ordered, {}, suspects), chunk if len(chunk.ids) else None
+
+    def add(
+        self,
+        inserter: Inserter,
+        batch: SeriesBatch,
+        rejected: Sequence[RejectedPoint],
+        schema: Schema,
+    ) -> None:
+        """Add the new series of a batch that was written, without those that were rejected."""
+        is_new = self._staged.series.find(batch) < 0
+        if not is_new.any():
+            return
+        bad = [point.position for point in rejected]
+        is_new &= ~np.isin(batch.positions, bad)
+        added: dict[LabeledSeries, tuple[Key, int]] = {}
+        for number in np.unique(batch.numbers[is_new]).tolist():
+            series = batch.table.series[number]
+            key = Key(series.tenant, series.measurement)
+            if _is_stageable(series, key, schema):
+                place = series.measurement, series.tenant, series.appliance
+                added[series] = key, self._newest.of(place)
+        if len(self._staged.series) + len(added) > MAX_SERIES:
+            self._note_newest(None)
+            self._staged.renew()
+        if added:
+            self._staged.add(inserter, added)
+
+    def forget(self, cursor: duckdb.DuckDBPyConnection, key: Key) -> None:
+        """Forget a table's series, none of which is staged, but not their newest times."""
+        self._note_newest([key])
+        self._staged.forget(cursor, key)
+
+    def _note_newest(self, keys: Sequence[Key] | None) -> None:
+        for (owner, measurement), appliance, newest_ns in self._staged.series.newest_times(keys):
+            self._newest.note((measurement, owner, appliance), newest_ns)
+
+
+def _newest_of(submission: Submission) -> list[tuple[Key, int]]:
+    """Return the newest time of each table of a tenant that a batch may go to."""
+    tenant = submission.identity.get("tenant")
+    keys = []
+    for block in submission.batch.blocks:
+        if not len(block) or VALUE_FIELD not in block.fields:
+            continue
+        tenants = {tenant} if tenant else {values[0] for values in block.tag_sets}
+        keys += [(Key(owner or "", block.measurement), max(block.times_ns)) for owner in tenants]
+    return keys
+
+
+def _is_stageable(series: LabeledSeries, key: Key, schema: Schema) -> bool:
+    """Return whether all samples of a series go to a table that takes them."""
+    table = schema.get(key)
+    return (
+        table is not None
+        and table.fields.get(VALUE_FIELD) is FieldType.FLOAT
+        and not is_declared(series.measurement, series.tags, (VALUE_FIELD,))
+    )

@@ -15,8 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from timeseries.duckdb.hot.ingest import widened
-from timeseries.duckdb.hot.insert import Inserter
-from timeseries.duckdb.hot.rows import Rows, deserialize, oldest_ns, serialize
+from timeseries.duckdb.hot.rows import Inserter, Rows, deserialize, oldest_ns, serialize
 from timeseries.duckdb.hot.staged_series import Chunk, StagedSeries
 from timeseries.duckdb.schema import Key, Schema, Table
 from timeseries.series_batch import VALUE_FIELD

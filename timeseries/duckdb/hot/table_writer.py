@@ -11,19 +11,18 @@ import duckdb
 from timeseries.duckdb.files.manifest import Manifest
 from timeseries.duckdb.files.segments import Segment, segment_paths
 from timeseries.duckdb.hot.database import MAX_WAL_MIB, Database, is_fatal
-from timeseries.duckdb.hot.insert import Inserter
-from timeseries.duckdb.hot.overwrites import Overwrites
-from timeseries.duckdb.hot.rows import arrow_table
-from timeseries.duckdb.hot.series_intake import SeriesIntake
-from timeseries.duckdb.hot.staged_files import chunk_for_files, write_segments
-from timeseries.duckdb.hot.staging import RowsByTable, StagingTable
-from timeseries.duckdb.hot.suspects import (
+from timeseries.duckdb.hot.overwrites import (
     EARLIEST_NS,
     NewestTimes,
+    Overwrites,
     Suspect,
     overwritten_spans,
     staged_suspects,
 )
+from timeseries.duckdb.hot.rows import Inserter, arrow_table
+from timeseries.duckdb.hot.staged_files import chunk_for_files, write_segments
+from timeseries.duckdb.hot.staged_series import SeriesIntake
+from timeseries.duckdb.hot.staging import RowsByTable, StagingTable
 from timeseries.duckdb.schema import (
     COLUMNS_SQL,
     TIME_COLUMN,

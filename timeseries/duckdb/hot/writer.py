@@ -13,16 +13,14 @@ import duckdb
 
 from core.errors import VedetteError
 from timeseries.duckdb.files.manifest import Manifest
-from timeseries.duckdb.hot.checkpoints import Checkpoints
-from timeseries.duckdb.hot.database import Database
+from timeseries.duckdb.hot.database import Checkpoints, Database
 from timeseries.duckdb.hot.ingest import plan_group
-from timeseries.duckdb.hot.rows import oldest_ns
-from timeseries.duckdb.hot.series_intake import MAX_STAGED_SAMPLES
-from timeseries.duckdb.hot.staged_series import Chunk
-from timeseries.duckdb.hot.staging import RowsByTable
-from timeseries.duckdb.hot.suspects import (
+from timeseries.duckdb.hot.overwrites import (
     merge_if_many,
 )
+from timeseries.duckdb.hot.rows import oldest_ns
+from timeseries.duckdb.hot.staged_series import MAX_STAGED_SAMPLES, Chunk
+from timeseries.duckdb.hot.staging import RowsByTable
 from timeseries.duckdb.hot.table_writer import TableWriter
 from timeseries.duckdb.query.units import TENANT
 from timeseries.duckdb.schema import (

@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 from timeseries.duckdb.files.files import Files
 from timeseries.duckdb.files.segments import Segment
-from timeseries.duckdb.files.spans import other_part, shared_part
 from timeseries.duckdb.query.rollup_sql import rollup_columns, time_range_sql
 from timeseries.duckdb.query.sql import Where, select, where_visible
 from timeseries.duckdb.schema import (
@@ -26,7 +25,9 @@ from timeseries.duckdb.schema import (
     Table,
     TextFields,
     field_column,
+    other_part,
     quoted,
+    shared_part,
     table_name,
     tag_column,
     text_fields,

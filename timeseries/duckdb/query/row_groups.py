@@ -3,7 +3,8 @@
 A row of a group has its tags, then for each field the list of window starts and the list of values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timeseries.sketch import bucket_quantile
-from timeseries.store import Aggregate
+from timeseries.store import Aggregate, Resolution
 
 Row = tuple[Any, ...]
 """One row of a result."""
@@ -24,6 +25,35 @@ REDUCERS: dict[Aggregate, np.ufunc] = {
 """The aggregates that `read_windows` can compute, and what reduces the values of a window."""
 MAX_ROWS = 20_000
 """The database aggregates more samples than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A statement, its values, and the fields it answers; an empty text gives no rows.
+
+    Each row is one group: its tags, then for each field the list of window starts and the list of
+    values.
+
+    Attributes:
+        finish: converts the rows of the statement to such rows.
+        shortcut: tried first if set; returns such rows, or None if that would take too much memory.
+    """
+
+    fields: Sequence[str]
+    text: str
+    values: Sequence[object] = field(default_factory=list)
+    finish: Callable[[Sequence[Row]], Sequence[Row]] = tuple
+    shortcut: Callable[[duckdb.DuckDBPyConnection], Sequence[Row] | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Samples or roll-ups to aggregate, with their values, by windows of the query."""
+
+    resolution: Resolution
+    window: str
+    text: str
+    values: Sequence[object]
 
 
 def single_windows(rows: Sequence[Row], *, groups: int, start_ns: int) -> list[Row]:
