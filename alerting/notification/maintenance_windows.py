@@ -188,9 +188,9 @@ def _errors(request: WindowRequest, *, now: datetime) -> Errors:
             check(getattr(request, field))
         except ValueError as error:
             errors[field] = [str(error)]
-    longest = MAX_DURATION.total_seconds()
-    # Also of infinity, which no timedelta can have.
-    duration = timedelta(seconds=min(request.duration_seconds, 2 * longest))
+    # Also of numbers that no timedelta can have, such as infinity.
+    seconds = max(0, min(request.duration_seconds, 2 * MAX_DURATION.total_seconds()))
+    duration = timedelta(seconds=seconds)
     if not MIN_DURATION <= duration <= MAX_DURATION:
         limits = f"{MIN_DURATION.seconds // 60} minutes to {MAX_DURATION.days} days"
         errors["duration_seconds"] = [f"A maintenance window lasts from {limits}."]

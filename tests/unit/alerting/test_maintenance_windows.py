@@ -135,6 +135,7 @@ def alert(session: Session, rule_id: str, appliance: Appliance) -> Alert:
         ({"time_zone": "Mars"}, "time_zone"),
         ({"duration_seconds": 1}, "duration_seconds"),
         ({"duration_seconds": float("inf")}, "duration_seconds"),
+        ({"duration_seconds": -1e17}, "duration_seconds"),
     ],
 )
 def test_what_is_wrong_is_reported_by_field(
