@@ -37,6 +37,7 @@ from core.secretbox import SecretBox
 SIGNATURE_HEADER = "X-Vedette-Signature"
 TIMESTAMP_HEADER = "X-Vedette-Timestamp"
 SMTP_TIMEOUT_SECONDS = 15.0
+MAX_RETRY_AFTER_SECONDS = 86_400.0
 MAX_PICTURES = 3
 _PORTS = {"smtp": 25, "smtps": 465}
 
@@ -258,11 +259,12 @@ def delivered(name: str) -> Iterator[None]:
 
 
 def retry_after_seconds(response: HTTPResponse) -> float:
-    """Return after how long a receiver asks for another attempt."""
+    """Return after how long a receiver asks for another attempt: a day at most."""
     try:
-        return Retry().parse_retry_after(response.headers.get("Retry-After", "0"))
-    except InvalidHeader:
+        seconds = Retry().parse_retry_after(response.headers.get("Retry-After", "0"))
+    except (InvalidHeader, ValueError):  # the latter for thousands of digits
         return 0.0
+    return min(seconds, MAX_RETRY_AFTER_SECONDS)
 
 
 def _alternative(payload: dict[str, Any]) -> str:
