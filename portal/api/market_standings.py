@@ -337,7 +337,7 @@ class PreviewedProviderSchema(Schema):
     cause = fields.String(**about("Of another state; empty without."))
     listing = fields.List(fields.Enum(Listing, by_value=True))
     placement_factor = fields.List(fields.Float())
-    fee_points = fields.List(fields.Decimal(as_string=True))
+    fee_points = fields.List(DecimalField())
 
 
 class StandingPolicyPreviewSchema(Schema):
