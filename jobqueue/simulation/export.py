@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
 from typing import Any
 
@@ -42,6 +42,7 @@ DEFAULT_DAYS = 30
 MAX_JOBS = 1_000_000
 # In one answer of the portal, which holds them in memory meanwhile.
 MAX_DOWNLOADED_JOBS = 100_000
+_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def recorded_jobs(
@@ -96,6 +97,8 @@ def record(
     Raises:
         InvalidInputError: there are more jobs than that.
     """
+    # No job was submitted earlier or later, and there are no reservations of the year 9999.
+    period = Period(*(min(max(moment, _EARLIEST), now) for moment in (period.since, period.until)))
     views = sorted(tenant_views(session, tenant_id), key=lambda view: view.name)
     names = {
         view.id: f"appliance-{number}" if is_anonymous else view.name

@@ -1,6 +1,6 @@
 """The recording of a tenant's own jobs: what it has, and what it leaves out."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -22,17 +22,23 @@ from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, start, submit
 
 HOUR = timedelta(hours=1)
+AROUND_NOON = Period(NOON - HOUR, NOON + HOUR)
 MODEL = "NVIDIA H100 80GB HBM3"
 
 
 def recorded(
-    sessions: SessionFactory, cast: Cast, *, who: str = "alice", is_anonymous: bool = False
+    sessions: SessionFactory,
+    cast: Cast,
+    *,
+    who: str = "alice",
+    period: Period = AROUND_NOON,
+    is_anonymous: bool = False,
 ) -> Recording:
     with sessions.begin() as session:
         return recorded_jobs(
             session,
             scope_of(getattr(cast, who)),
-            Period(NOON - HOUR, NOON + HOUR),
+            period,
             is_anonymous=is_anonymous,
             now=NOON + HOUR,
         )
@@ -168,6 +174,8 @@ def test_projects_their_quotas_and_reservations_are_recorded_by_number(
     # The recording begins at eleven.
     assert reservation.periods[:2] == ((1800.0, 2400.0), (5400.0, 6000.0))
     assert (recording.rules.order, recording.rules.ordering.age_weight) == ("drf", 7)
+    always = Period(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+    assert len(recorded(sessions, cast, period=always).jobs) == 1
 
 
 def test_a_recording_is_the_same_after_it_was_written_and_read(
