@@ -15,13 +15,9 @@ from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.idle_limits import stop_idle_jobs
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_files
-from jobqueue.queue.forecasts import (
-    make_forecasts,
-    settle_forecasts,
-    tenants_with_forecasts,
-)
+from jobqueue.queue.forecasts import make_forecasts, settle_forecasts, tenants_with_forecasts
 from jobqueue.queue.retention import expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
 from jobqueue.results.retention import expire_results

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.running_jobs import Running, running_jobs
 from jobqueue.executors.abilities import Need
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.models import Attempt
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import GPU, Policy, placed_layout, policies_of, policy_for

@@ -20,9 +20,9 @@ from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
 from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
-from jobqueue.jobs.arrays import array_env
 from jobqueue.jobs.job_secrets import decrypt_secrets
 from jobqueue.jobs.quarantine import probe_order
+from jobqueue.jobs.relations import array_env
 from jobqueue.models import Attempt
 from jobqueue.partitions.orders import ordered_partitions
 from jobqueue.placement.clusters import NodeNeed
@@ -30,11 +30,7 @@ from jobqueue.rentals import RENTED_JOB
 from jobqueue.results.folders import output_folders
 from jobqueue.states import ALLOCATED_STATES
 from jobqueue.storage.service import storage_generation
-from protocol.attempts import (
-    AttemptSpec,
-    DesiredState,
-    RegistryToken,
-)
+from protocol.attempts import AttemptSpec, DesiredState, RegistryToken
 from protocol.clusters import requested_gpus
 from protocol.datasets import StagedDataset
 from protocol.gangs import Gang, JobNetwork

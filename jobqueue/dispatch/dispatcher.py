@@ -31,8 +31,8 @@ from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
 from jobqueue.fairshare.points import QueueOrder
 from jobqueue.gangs.networks import note_assigned
-from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.preemptions import preemption_of, why_text
+from jobqueue.jobs.relations import resolve_dependencies
 from jobqueue.jobs.transitions import change_attempt, lock_jobs, move_locked, record_event, shorten
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.decisions import Action, Decision, Rule

@@ -23,7 +23,7 @@ from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.points import QueueOrder, Shares, order_queue
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.fairshare.usage import Account, read_usage
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import ApplianceView, Snapshot

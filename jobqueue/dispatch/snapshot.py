@@ -14,7 +14,7 @@ from jobqueue.dispatch.appliance_views import matching_models, models_of
 from jobqueue.dispatch.rented_views import reservations_of_others, usable_views
 from jobqueue.dispatch.waiting_jobs import SLICE_COLUMNS, slice_need
 from jobqueue.holds.service import hold_views
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.policies import LEAST_FRAGMENTATION
 from jobqueue.placement.slices import SliceRequest

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from jobqueue.dispatch.appliance_views import label_pairs, matching_models
 from jobqueue.dispatch.running_jobs import partitions_of
 from jobqueue.executors.abilities import needs_of
-from jobqueue.jobs.dependencies import is_blocked
+from jobqueue.jobs.relations import is_blocked
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.rentals import rental_need
 from jobqueue.placement.slices import SliceNeed

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from jobqueue.gangs.models import GangNetworkRecord
 from jobqueue.gangs.networks import SUBNET, member_mtu, vxlan_port, wireguard_port
-from jobqueue.jobs.queue_settings import QueueSettings, settings_of
+from jobqueue.jobs.settings import QueueSettings, settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.states import ALLOCATED_STATES, AttemptState
 from protocol.gangs import (

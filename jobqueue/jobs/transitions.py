@@ -152,6 +152,21 @@ def lock_jobs(
     return locked_ids
 
 
+def withdraw_data(session: Session, job_ids: Collection[str]) -> None:
+    """Let the appliances that jobs are bound to fetch no data for them. Call it before they end."""
+    for chunk in chunked(sorted(job_ids)):
+        fetching = (
+            select(Attempt.appliance_id)
+            .join(Job, Job.id == Attempt.job_id)
+            .where(
+                Attempt.job_id.in_(chunk),
+                Attempt.state == AttemptState.BOUND,
+                Job.options["datasets"].as_string().is_not(None),
+            )
+        )
+        bump_generations(session, session.scalars(fetching.distinct()).all())
+
+
 def move_locked(
     session: Session, model: type[Job | Attempt], rows: Sequence[Mapping[str, object]]
 ) -> None:

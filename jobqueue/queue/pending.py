@@ -10,11 +10,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
-from jobqueue.dispatch.appliance_views import (
-    matching_models,
-    models_of,
-    tenant_views,
-)
+from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
 from jobqueue.dispatch.cached_copies import cached_copies
 from jobqueue.dispatch.queue_order import placement_order, queue_order, with_jobs
 from jobqueue.dispatch.running_jobs import partitions_of
@@ -22,8 +18,8 @@ from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import job_view, slice_need
 from jobqueue.executors.abilities import Need, needs_of
 from jobqueue.fairshare.points import QueueOrder
-from jobqueue.jobs.arrays import parse_array
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.relations import parse_array
+from jobqueue.jobs.settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, Filter, apply_filters

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 from core.errors import ConflictError
 from core.paging import Columns, Page, Paging, list_page
 from jobqueue.fairshare.usage import charge_jobs
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.jobs.shown import with_attempts
 from jobqueue.models import Attempt, Job, JobDependency, TenantQueueSettings
 from jobqueue.queue.service import get_job

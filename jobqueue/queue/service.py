@@ -19,27 +19,29 @@ from jobqueue.dispatch.appliance_views import models_of, tenant_views
 from jobqueue.dispatch.rented_views import usable_views
 from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.holds.service import require_no_hold
-from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
-from jobqueue.jobs.dependencies import (
+from jobqueue.jobs.appliance_requests import check_capacity
+from jobqueue.jobs.cluster_requests import cluster_errors
+from jobqueue.jobs.end_notices import notify_errors
+from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
+from jobqueue.jobs.relations import (
+    ArraySpec,
     Dependencies,
     add_dependencies,
+    add_other_tasks,
+    check_array_size,
     find_dependencies,
+    parse_array,
     stored_dependencies,
     waiting_message,
 )
-from jobqueue.jobs.end_notices import notify_errors
-from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
-from jobqueue.jobs.network_requests import permission_errors
-from jobqueue.jobs.queue_settings import mount_errors, settings_of
-from jobqueue.jobs.requests import check_capacity, check_request
+from jobqueue.jobs.requests import check_request, permission_errors
+from jobqueue.jobs.settings import mount_errors, policy_for_job, settings_of
 from jobqueue.jobs.shown import with_attempts, with_users
 from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
-from jobqueue.queue.clusters import cluster_errors
-from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
 from jobqueue.rentals import on_appliances_of
 from jobqueue.states import WAITING, JobState, Reason

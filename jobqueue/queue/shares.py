@@ -17,7 +17,7 @@ from jobqueue.fairshare.points import Shares
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.fairshare.tree import ShareNode, rank_tree
 from jobqueue.fairshare.usage import Account
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.models import Job
 from jobqueue.states import WAITING
 from tenants.models import User

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.quantities import format_size
 from jobqueue.dispatch.appliance_views import models_of, tenant_views
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.partitions.isolation import ISOLATION, Isolation, IsolationRules
 from jobqueue.partitions.texts import slice_words
 from jobqueue.placement.clusters import ClusterRoom

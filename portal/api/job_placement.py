@@ -6,7 +6,7 @@ from marshmallow import Schema, fields, validate
 
 from core.spec import MAX_INTEGER
 from jobqueue.dispatch.capacity import list_capacities
-from jobqueue.jobs.slice_requests import MAX_PROFILE_LENGTH
+from jobqueue.jobs.appliance_requests import MAX_PROFILE_LENGTH
 from jobqueue.placement.decisions import Action
 from jobqueue.placement.explanation import Explanation
 from jobqueue.queue.applying import apply_jobs, rehearse_jobs

@@ -34,7 +34,7 @@ from datasets.prefetches import PrefetchRequest, create_prefetch
 from datasets.settings import DataSettings
 from datasets.settings import set_settings as set_data_settings
 from datasets.sources import secrets_of, source_of, source_problem
-from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, set_settings
+from jobqueue.jobs.settings import DataRoot, QueueSettings, set_settings
 from protocol.datasets import CopyState, DatasetCopy
 from tenants.models import Appliance, ApplianceState
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of

@@ -16,7 +16,7 @@ from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.points import QueueOrder, Shares, order_queue
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.fairshare.usage import Account
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Job
 from jobqueue.placement.views import queue_time
 from jobqueue.projects.models import Project, ProjectQuota, QuotaResource

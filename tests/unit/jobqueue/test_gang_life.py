@@ -16,7 +16,7 @@ from jobqueue.dispatch.queue_order import queue_order
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import read_waiting
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.jobs.transitions import move_job
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.pending import explain_job, try_job

@@ -22,7 +22,7 @@ from jobqueue.gangs.networks import (
     note_assigned,
     sweep_networks,
 )
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.networks import Reach
 from jobqueue.placement.views import Snapshot
