@@ -10,7 +10,7 @@ from core.settings import ServerSettings
 from jobqueue.advice.runner import AdviceRunner, request_due
 from jobqueue.advice.service import expire_dismissals
 from jobqueue.fairshare.usage import charge_ended, tenants_to_charge
-from jobqueue.gangs.networks import sweep_networks
+from jobqueue.gangs.members import sweep_networks
 from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from core.secretbox import SecretBox
-from jobqueue.dispatch.rented_views import usable_views
+from jobqueue.dispatch.rented_appliances import usable_views
 from jobqueue.models import Job
 from jobqueue.queue.service import submit_job
 from protocol.job_spec import JobRequest

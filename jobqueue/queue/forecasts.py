@@ -13,8 +13,7 @@ from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_rows
-from jobqueue.dispatch.queue_order import queue_order, with_jobs
-from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.snapshot import queue_order, read_snapshot, with_jobs
 from jobqueue.fairshare.models import StartForecast
 from jobqueue.models import CHARGED_FROM, Attempt, Job
 from jobqueue.placement.explanation import ForecastErrors, explain_jobs

@@ -11,10 +11,14 @@ from sqlalchemy.orm import Session
 
 from core.ids import new_id
 from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
-from jobqueue.dispatch.cached_copies import cached_copies
-from jobqueue.dispatch.queue_order import placement_order, queue_order, with_jobs
 from jobqueue.dispatch.running_jobs import partitions_of
-from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.snapshot import (
+    cached_copies,
+    placement_order,
+    queue_order,
+    read_snapshot,
+    with_jobs,
+)
 from jobqueue.dispatch.waiting_jobs import job_view, slice_need
 from jobqueue.executors.abilities import Need, needs_of
 from jobqueue.fairshare.points import QueueOrder

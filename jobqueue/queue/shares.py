@@ -9,8 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Page
-from jobqueue.dispatch.queue_order import read_shares
-from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.snapshot import read_shares, read_snapshot
 from jobqueue.fairshare.accounts import NO_PROJECT, filling_tree, share_tree
 from jobqueue.fairshare.drf import Filling
 from jobqueue.fairshare.points import Shares

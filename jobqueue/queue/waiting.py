@@ -8,8 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Page
-from jobqueue.dispatch.queue_order import placement_order
-from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.snapshot import placement_order, read_snapshot
 from jobqueue.fairshare.accounts import read_projects
 from jobqueue.models import Job
 from jobqueue.placement.views import Part

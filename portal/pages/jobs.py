@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
-from jobqueue.gangs.description import framework_description
+from jobqueue.gangs.frameworks import framework_description
 from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.idle_limits import idle_limit_problem
 from jobqueue.jobs.job_secrets import make_secret

@@ -14,14 +14,14 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from core.errors import InvalidInputError
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.executors.abilities import Need
-from jobqueue.gangs.models import GangNetworkRecord
-from jobqueue.gangs.networks import (
+from jobqueue.gangs.members import (
     PORT_COUNT,
     RESERVED_FOR,
     member_mtu,
     note_assigned,
     sweep_networks,
 )
+from jobqueue.gangs.models import GangNetworkRecord
 from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.networks import Reach
