@@ -21,9 +21,8 @@ from jobqueue.models import Attempt
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import GPU, Policy, placed_layout, policies_of, policy_for
 from jobqueue.placement.clusters import ClusterView
-from jobqueue.placement.networks import Reach, missing_networks, reach_of
 from jobqueue.placement.slices import GPUKind
-from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
+from jobqueue.placement.views import ApplianceView, GPUView, Reach, RunningJob
 from protocol.clusters import ClusterReport
 from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import MIGProfile, PartitionMode
@@ -181,6 +180,32 @@ def matching_models(words: Sequence[str], models: Iterable[str]) -> frozenset[st
 def label_pairs(stored: str) -> frozenset[tuple[str, str]]:
     """Return stored labels."""
     return frozenset(msgspec.json.decode(stored, type=dict[str, str]).items())
+
+
+def missing_networks(network: NetworkAbilities) -> Mapping[Need, str]:
+    """Return the needs of jobs' networks that an appliance can't meet, and why."""
+    missing = {}
+    if not network.can_make_networks:
+        why = network.problem.rstrip(".") or "its agent is of an earlier version, update it"
+        missing[Need.GANG_NETWORK] = f"makes no private networks for gangs: {why}"
+    if not network.can_use_host:
+        missing[Need.HOST_NETWORK] = "its agent gives no job the host's network; update the agent"
+    if not (network.can_use_host and network.rdma_devices):
+        missing[Need.RDMA] = "has no RDMA devices"
+    return missing
+
+
+def reach_of(network: NetworkAbilities, *, encrypts: bool) -> Reach:
+    """Return how far a private network reaches from an appliance.
+
+    `encrypts` is the tenant's setting for packets within a site.
+    """
+    if not network.can_make_networks:
+        return Reach.NONE
+    has_tunnel = bool(network.wireguard_public_key)
+    if not network.address or (encrypts and not has_tunnel):
+        return Reach.ALONE
+    return Reach.ANYWHERE if has_tunnel and network.public_address else Reach.SITE
 
 
 class _Report(NamedTuple):

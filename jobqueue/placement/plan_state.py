@@ -7,21 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from jobqueue.placement.backfill import Reservations
-from jobqueue.placement.data_locality import DataLocality, total_bytes
-from jobqueue.placement.data_wait import DataWait
-from jobqueue.placement.filters import (
-    FEASIBLE,
-    FREE,
-    Filter,
-    Rejection,
-    apply_filters,
-)
+from jobqueue.placement.data_locality import DataLocality, DataWait, total_bytes
+from jobqueue.placement.filters import FEASIBLE, FREE, Filter, Rejection, apply_filters
 from jobqueue.placement.ledger import IN_QUEUE, Allocation, Ledger, Mask
 from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import Owner, Rules, picked_gpus
 from jobqueue.placement.quotas import Quotas, Verdict
-from jobqueue.placement.reserved import ReservedTimes
+from jobqueue.placement.reservations import Reservations, ReservedTimes
 from jobqueue.placement.slices import Part
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice

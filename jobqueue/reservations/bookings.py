@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from core.db import chunked
 from jobqueue.grants import read_grants
 from jobqueue.holds.service import rental_hold
-from jobqueue.placement.rental_filters import GRANT_FILTERS
+from jobqueue.placement.rental_choice import GRANT_FILTERS
 from jobqueue.placement.rentals import RentalNeed, RentalView, price_text, rental_need
 from jobqueue.placement.views import JobShape, ReservationView
 from jobqueue.projects.models import Project

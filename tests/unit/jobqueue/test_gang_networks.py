@@ -24,8 +24,7 @@ from jobqueue.gangs.members import (
 from jobqueue.gangs.models import GangNetworkRecord
 from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
-from jobqueue.placement.networks import Reach
-from jobqueue.placement.views import Snapshot
+from jobqueue.placement.views import Reach, Snapshot
 from jobqueue.states import AttemptState
 from protocol.attempts import ObservedState
 from protocol.gangs import Gang, NetworkAbilities, member_address, member_name
