@@ -21,14 +21,11 @@ from core.db import chunked
 from jobqueue.dispatch.appliance_views import APPLIANCE_COLUMNS, is_host, own_views, views_of
 from jobqueue.dispatch.running_jobs import Running, jobs_of_others, running_jobs
 from jobqueue.executors.abilities import Need
-from jobqueue.grants import read_grants
 from jobqueue.models import Attempt
 from jobqueue.partitions.orders import policies_of
 from jobqueue.placement.rentals import RentalView
 from jobqueue.placement.views import ApplianceView, GPUView, ReservationView, RunningJob
-from jobqueue.reservations.bookings import booked_views
-from jobqueue.reservations.overlaps import PROVIDER
-from jobqueue.reservations.service import reservation_views
+from jobqueue.reservations.views import PROVIDER, booked_views, read_grants, reservation_views
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import PartitionMode
 from tenants.models import Appliance

@@ -52,7 +52,7 @@ from jobqueue.placement.views import (
 from jobqueue.projects.guarantees import QuotaKey
 from jobqueue.projects.models import Project, ProjectQuota
 from jobqueue.projects.quotas import LIMITS
-from jobqueue.reservations.service import reservation_views
+from jobqueue.reservations.views import reservation_views
 from protocol.gpu_slices import WHOLE_GPU
 
 # The latest jobs, as a sample of the usual ones.
