@@ -24,9 +24,8 @@ from alerting.language.text import other_parts
 from alerting.machine import fire_late
 from alerting.models import Alert, AlertTransition, Rule
 from alerting.states import AlertState
-from core.db import chunked, transaction
+from core.db import changed_one, chunked, transaction
 from core.errors import VedetteError
-from core.guarded_update import changed_one
 from tenants.models import Appliance, LateSamples, Tenant, TenantState
 from timeseries.store import StoreUnavailableError
 

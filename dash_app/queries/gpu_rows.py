@@ -14,9 +14,8 @@ from protocol.clusters import ClusterReport, NodeState
 from protocol.gpu_slices import PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthState
 from protocol.inventory import GPUInfo, Inventory
-from tenants.fleet.appliances import read_health, read_inventory
+from tenants.fleet.appliances import ReportCache, read_health, read_inventory
 from tenants.fleet.clusters import TITLES
-from tenants.fleet.reports import ReportCache
 from tenants.models import Appliance
 from timeseries.store import Latest
 

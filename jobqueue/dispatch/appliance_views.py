@@ -27,7 +27,7 @@ from protocol.clusters import ClusterReport
 from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
-from tenants.fleet.reports import MAX_REPORTS, ReportCache
+from tenants.fleet.appliances import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
 

@@ -26,7 +26,7 @@ from jobqueue.partitions.orders import ordered_partitions
 from jobqueue.placement.clusters import NodeNeed
 from jobqueue.rentals import RENTED_JOB
 from jobqueue.states import ALLOCATED_STATES, AttemptState
-from jobqueue.storage.service import storage_generation
+from jobqueue.storage.models import ContainerStorage
 from protocol.attempts import AttemptSpec, DesiredState, RegistryToken
 from protocol.challenges import ChallengeOrder
 from protocol.clusters import requested_gpus
@@ -79,7 +79,7 @@ def desired_state(
         stopping=[a.id for a in attempts if _is_stopping(a)],
         registry=pulls.token_of(place.slug, images),
         wants_tunnel=wants_tunnel,
-        storage_generation=storage_generation(session, appliance_id),
+        storage_generation=_storage_generation(session, appliance_id),
         probe=probe,
         gpu_partitions=ordered_partitions(session, appliance_id),
         datasets=dataset_orders(
@@ -119,6 +119,13 @@ def challenge_order(session: Session, appliance_id: str) -> ChallengeOrder | Non
     )
     spec = session.scalars(unanswered.order_by(Challenge.number.desc()).limit(1)).one_or_none()
     return msgspec.convert(spec, ChallengeOrder) if spec is not None else None
+
+
+def _storage_generation(session: Session, appliance_id: str) -> int:
+    """Return the number of reports that were requested of an appliance."""
+    generation = select(ContainerStorage.generation)
+    number = session.scalar(generation.where(ContainerStorage.appliance_id == appliance_id))
+    return number or 0
 
 
 def _awaited_versions(session: Session, appliance_id: str) -> list[str]:

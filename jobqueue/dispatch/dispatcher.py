@@ -22,7 +22,7 @@ import msgspec
 from sqlalchemy import Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_one
+from core.db import changed_one
 from jobqueue.dispatch.appliance_views import models_of
 from jobqueue.dispatch.rented_appliances import newly_occupied, no_longer_rented, occupants_of
 from jobqueue.dispatch.snapshot import (

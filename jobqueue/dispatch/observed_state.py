@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns, to_ns
-from core.guarded_update import changed_one
+from core.db import changed_one
 from jobqueue.dispatch.desired_state import allocated_attempts
 from jobqueue.dispatch.outcomes import Outcome, next_state
 from jobqueue.gangs.members import appliances_of_gang, may_start

@@ -37,7 +37,7 @@ from protocol.gangs import (
     member_address,
     member_name,
 )
-from tenants.fleet.reports import ReportCache
+from tenants.fleet.appliances import ReportCache
 from tenants.models import Appliance
 
 SUBNET = "10.96.0.0/16"

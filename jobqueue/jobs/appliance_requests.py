@@ -17,9 +17,9 @@ from jobqueue.partitions.checks import nearest_profile
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.gangs import capacity
 from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.plan_state import whole_gpu_for
 from jobqueue.placement.rental_choice import REFUSED
 from jobqueue.placement.rentals import AVAILABILITY, RENTAL_KEYS, REPUTATION, words_of
-from jobqueue.placement.sizing import whole_gpu_for
 from jobqueue.placement.slices import GPUKind, SliceNeed, options
 from jobqueue.placement.views import ApplianceView, JobView
 from protocol.gpu_slices import PartitionMode

@@ -17,7 +17,7 @@ from jobqueue.executors.abilities import LIMITS, Need, needs_of
 from jobqueue.jobs.appliance_requests import is_slice_request
 from protocol.clusters import ClusterKind, ClusterQueue, option_names, options_of, root_of
 from protocol.job_spec import JobKind, JobRequest
-from tenants.fleet.reports import ReportCache
+from tenants.fleet.appliances import ReportCache
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
 

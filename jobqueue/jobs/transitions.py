@@ -17,8 +17,7 @@ from sqlalchemy.orm.util import identity_key
 from sqlalchemy.schema import CreateTable
 
 from core.changes import ANY, Topic, note_change
-from core.db import chunked
-from core.guarded_update import changed_one
+from core.db import changed_one, chunked
 from jobqueue.models import Attempt, Job, JobEvent, ServiceUpdate
 from jobqueue.states import (
     ATTEMPT_TRANSITIONS,

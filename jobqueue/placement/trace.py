@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from core.errors import InvalidInputError
 from jobqueue.placement.plan import Planner
-from jobqueue.placement.sizing import sized
+from jobqueue.placement.plan_state import sized
 from jobqueue.placement.views import ApplianceView, GPUView, JobShape, JobView, Snapshot
 from protocol.gpu_slices import WHOLE_GPU
 

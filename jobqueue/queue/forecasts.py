@@ -12,7 +12,7 @@ import numpy as np
 from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_rows
+from core.db import changed_rows
 from jobqueue.dispatch.snapshot import queue_order, read_snapshot, with_jobs
 from jobqueue.fairshare.models import StartForecast
 from jobqueue.models import CHARGED_FROM, Attempt, Job

@@ -28,7 +28,7 @@ from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, Filter, apply_filters
 from jobqueue.placement.plan import Planner
-from jobqueue.placement.sizing import sized
+from jobqueue.placement.plan_state import sized
 from jobqueue.placement.views import JobView, Snapshot
 from jobqueue.projects.models import Project
 from jobqueue.queue.forecasts import forecast_errors

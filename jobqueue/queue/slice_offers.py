@@ -18,7 +18,7 @@ from jobqueue.placement.clusters import ClusterRoom
 from jobqueue.placement.filters import passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.plan import Planner
-from jobqueue.placement.sizing import sized
+from jobqueue.placement.plan_state import sized
 from jobqueue.placement.slices import GPUKind, Part, SliceNeed, SliceRequest, fitting_part, options
 from jobqueue.placement.views import JobShape, Snapshot
 from jobqueue.projects.members import project_for_job

@@ -84,13 +84,6 @@ def start_cleanup(session: Session, scope: Scope, appliance_id: str, *, now: dat
         bump_generation(session, appliance.id)
 
 
-def storage_generation(session: Session, appliance_id: str) -> int:
-    """Return the number of reports that were requested of an appliance."""
-    generation = select(ContainerStorage.generation)
-    number = session.scalar(generation.where(ContainerStorage.appliance_id == appliance_id))
-    return number or 0
-
-
 def record_storage(
     session: Session, appliance_id: str, report: StorageReport, *, now: datetime
 ) -> CleanupOrder:
