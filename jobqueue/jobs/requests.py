@@ -14,7 +14,7 @@ import msgspec
 from core.errors import InvalidInputError
 from core.schedule_times import check_schedule, check_time_zone
 from core.spec import limit_errors
-from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
+from jobqueue.executors.confinement import DEVICE_VARIABLES, DRIVER_CAPABILITIES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.appliance_requests import is_slice_request, rental_errors, slice_errors
 from jobqueue.jobs.cluster_requests import option_errors
@@ -321,7 +321,7 @@ def _env_errors(where: str, env: dict[str, str]) -> Iterator[tuple[str, str]]:
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name):
             yield where, f"{name!r} is not a variable name; use letters, digits and underscores."
-        if name in DEVICE_VARIABLES or (name == CAPABILITIES and "all" in value.split(",")):
+        if name in DEVICE_VARIABLES or (name == DRIVER_CAPABILITIES and "all" in value.split(",")):
             yield where, f"{name} would give the container devices of the host; remove it."
         if "\0" in value:
             yield where, f"The value of {name} has a zero byte; remove it."
