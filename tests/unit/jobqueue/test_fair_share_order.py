@@ -20,8 +20,8 @@ from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Job
 from jobqueue.placement.views import queue_time
 from jobqueue.projects.models import Project, ProjectQuota, QuotaResource
+from jobqueue.queue.order import list_waiting
 from jobqueue.queue.pending import explain_job, try_job
-from jobqueue.queue.waiting import list_waiting
 from jobqueue.states import AttemptState, JobState
 from protocol.job_spec import JobRequest
 from tests.cast import NOON, Cast, scope_of
