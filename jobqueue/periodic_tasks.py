@@ -20,7 +20,7 @@ from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_fi
 from jobqueue.queue.pending import make_forecasts, settle_forecasts, tenants_with_forecasts
 from jobqueue.queue.retention import expire_history, expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
-from jobqueue.results.retention import expire_results
+from jobqueue.results.artifacts import expire_results
 from jobqueue.services.autoscaling.evaluation import scale_services
 from jobqueue.services.autoscaling.traffic import sweep_traffic
 from jobqueue.services.rolling_updates import advance_updates

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from dash_app.queries.telemetry import Values, by_index, number
-from jobqueue.partitions.allocations import GPUAllocations, GPUSite
-from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from jobqueue.partitions.allocations import GPUAllocations, GPUSite, Occupancy, SegmentKind
 from jobqueue.rentals import ListedJob
 from protocol.clusters import ClusterReport, NodeState
 from protocol.gpu_slices import PartitionMode

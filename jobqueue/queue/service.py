@@ -40,8 +40,8 @@ from jobqueue.jobs.shown import with_attempts, with_users
 from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.placement.views import ApplianceView, queue_time
-from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
+from jobqueue.projects.service import project_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
 from jobqueue.rentals import on_appliances_of
 from jobqueue.states import WAITING, JobState, Reason

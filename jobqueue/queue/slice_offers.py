@@ -21,7 +21,7 @@ from jobqueue.placement.plan import Planner
 from jobqueue.placement.plan_state import sized
 from jobqueue.placement.slices import GPUKind, Part, SliceNeed, SliceRequest, fitting_part, options
 from jobqueue.placement.views import JobShape, Snapshot
-from jobqueue.projects.members import project_for_job
+from jobqueue.projects.service import project_for_job
 from jobqueue.queue.pending import filters_for, view_of
 from protocol.gpu_slices import MAX_SHARES, WHOLE_GPU, PartitionMode
 from protocol.job_spec import JobRequest

@@ -20,9 +20,8 @@ from jobqueue.dispatch.appliance_lifecycle import (
 )
 from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.models import Job
-from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
-from jobqueue.partitions.occupancy import Occupancy
-from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
+from jobqueue.partitions.allocations import GPUSite, Occupancy, read_gpu_allocations
+from jobqueue.partitions.texts import content_text, place_text, slots_text
 from jobqueue.queue.service import list_jobs
 from jobqueue.rentals import ListedJob, list_rented_jobs
 from jobqueue.states import JobState

@@ -16,7 +16,7 @@ from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.cluster_requests import cluster_problems, tenant_clusters
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.jobs.settings import read_policies
-from jobqueue.projects.members import default_project, usable_projects
+from jobqueue.projects.service import default_project, usable_projects
 from jobqueue.queue.dataset_use import offered_datasets
 from jobqueue.queue.pending import appliance_problems, try_job
 from jobqueue.queue.resubmission import request_like

@@ -11,11 +11,10 @@ import pytest
 from sqlalchemy.orm import Session
 
 from jobqueue.fairshare.accounts import Projects
-from jobqueue.fairshare.decay import decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.points import QueueOrder, Shares, order_queue
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.fairshare.usage import Account
+from jobqueue.fairshare.usage import Account, decayed_seconds
 from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Job
 from jobqueue.placement.views import queue_time
