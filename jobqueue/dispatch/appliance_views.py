@@ -1,4 +1,4 @@
-"""A tenant's appliances as placement sees them, with what runs there, from the database.
+"""Appliances as placement sees them, from the database; `usable_appliances` says which.
 
 Read as plain columns: a fleet of 10,000 appliances and its jobs is read in each cycle. An
 appliance's report is read and parsed again only when it has changed.
@@ -14,10 +14,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.running_jobs import Running, running_jobs
 from jobqueue.executors.abilities import Need
 from jobqueue.jobs.settings import settings_of
-from jobqueue.models import Attempt
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import GPU, Policy, placed_layout, policies_of, policy_for
 from jobqueue.placement.clusters import ClusterView
@@ -33,27 +31,8 @@ from tenants.models import Appliance
 
 # Appliances with the same value are joined by NVLink.
 NVLINK_DOMAIN_LABEL = "nvlink-domain"
-
-
-def tenant_views(
-    session: Session,
-    tenant_id: str,
-    *,
-    only: Collection[str] | None = None,
-    now: datetime | None = None,
-) -> list[ApplianceView]:
-    """Return the tenant's appliances in service, or only those with some ids or names.
-
-    Fenced ones are left out: they get no updates; so are the nodes of clusters: their connector
-    stands for them. Without `now`, no trial is due on quarantined ones.
-    """
-    on_them: list[ColumnElement[bool]] = []
-    if only is not None:
-        is_named = or_(Appliance.id.in_(only), Appliance.name.in_(only))
-        ids = select(Appliance.id).where(*hosts_of(tenant_id), is_named)
-        on_them = [Attempt.appliance_id.in_(ids)]
-    running = running_jobs(session, tenant_id, on_them, now=now)
-    return own_views(session, tenant_id, running, only=only, now=now)
+# What runs, by appliance.
+Running = Mapping[str, list[RunningJob]]
 
 
 def hosts_of(tenant_id: str) -> list[ColumnElement[bool]]:

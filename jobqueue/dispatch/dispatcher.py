@@ -24,7 +24,6 @@ from sqlalchemy.orm import Session
 
 from core.db import changed_one
 from jobqueue.dispatch.appliance_views import models_of
-from jobqueue.dispatch.rented_appliances import newly_occupied, no_longer_rented, occupants_of
 from jobqueue.dispatch.snapshot import (
     cached_copies,
     guaranteed_first,
@@ -33,6 +32,7 @@ from jobqueue.dispatch.snapshot import (
     read_snapshot,
     staging_caches,
 )
+from jobqueue.dispatch.usable_appliances import newly_occupied, no_longer_rented, occupants_of
 from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
 from jobqueue.fairshare.points import QueueOrder
 from jobqueue.gangs.members import note_assigned

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from core.db import chunked
 from datasets.copies import fetching_caches, read_copies
 from jobqueue.dispatch.appliance_views import matching_models, models_of
-from jobqueue.dispatch.rented_appliances import reservations_of_others, usable_views
+from jobqueue.dispatch.usable_appliances import reservations_of_others, usable_views
 from jobqueue.dispatch.waiting_jobs import (
     SLICE_COLUMNS,
     WaitingJob,

@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 
 from core.db import changed_rows
 from core.ids import new_id
-from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
-from jobqueue.dispatch.running_jobs import partitions_of
+from jobqueue.dispatch.appliance_views import matching_models, models_of
 from jobqueue.dispatch.snapshot import (
     cached_copies,
     placement_order,
@@ -26,7 +25,8 @@ from jobqueue.dispatch.snapshot import (
     read_snapshot,
     with_jobs,
 )
-from jobqueue.dispatch.waiting_jobs import job_view, slice_need
+from jobqueue.dispatch.usable_appliances import tenant_views
+from jobqueue.dispatch.waiting_jobs import job_view, partitions_of, slice_need
 from jobqueue.executors.abilities import Need, needs_of
 from jobqueue.fairshare.models import StartForecast
 from jobqueue.fairshare.points import QueueOrder

@@ -15,8 +15,8 @@ from core.ids import new_id
 from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
-from jobqueue.dispatch.appliance_views import models_of, tenant_views
-from jobqueue.dispatch.rented_appliances import usable_views
+from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.usable_appliances import tenant_views, usable_views
 from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.holds.service import require_no_hold
 from jobqueue.jobs.appliance_requests import check_capacity

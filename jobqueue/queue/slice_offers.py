@@ -10,7 +10,8 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from core.quantities import format_size
-from jobqueue.dispatch.appliance_views import models_of, tenant_views
+from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.jobs.settings import settings_of
 from jobqueue.partitions.isolation import ISOLATION, Isolation, IsolationRules
 from jobqueue.partitions.texts import slice_words

@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.dispatch.waiting_jobs import slice_need
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.cluster_requests import cluster_problems, tenant_clusters
