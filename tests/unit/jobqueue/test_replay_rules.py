@@ -29,9 +29,8 @@ from jobqueue.simulation.recording import (
     Recording,
 )
 from jobqueue.simulation.replay import Replay
-from jobqueue.simulation.results import figures
+from jobqueue.simulation.results import Timeline, figures
 from jobqueue.simulation.scenarios import Changes, scenarios
-from jobqueue.simulation.timeline import Timeline
 
 GIB = 1024**3
 HOUR = timedelta(hours=1)
