@@ -161,32 +161,6 @@ def label_pairs(stored: str) -> frozenset[tuple[str, str]]:
     return frozenset(msgspec.json.decode(stored, type=dict[str, str]).items())
 
 
-def missing_networks(network: NetworkAbilities) -> Mapping[Need, str]:
-    """Return the needs of jobs' networks that an appliance can't meet, and why."""
-    missing = {}
-    if not network.can_make_networks:
-        why = network.problem.rstrip(".") or "its agent is of an earlier version, update it"
-        missing[Need.GANG_NETWORK] = f"makes no private networks for gangs: {why}"
-    if not network.can_use_host:
-        missing[Need.HOST_NETWORK] = "its agent gives no job the host's network; update the agent"
-    if not (network.can_use_host and network.rdma_devices):
-        missing[Need.RDMA] = "has no RDMA devices"
-    return missing
-
-
-def reach_of(network: NetworkAbilities, *, encrypts: bool) -> Reach:
-    """Return how far a private network reaches from an appliance.
-
-    `encrypts` is the tenant's setting for packets within a site.
-    """
-    if not network.can_make_networks:
-        return Reach.NONE
-    has_tunnel = bool(network.wireguard_public_key)
-    if not network.address or (encrypts and not has_tunnel):
-        return Reach.ALONE
-    return Reach.ANYWHERE if has_tunnel and network.public_address else Reach.SITE
-
-
 class _Report(NamedTuple):
     """The part of an appliance's report that placement needs."""
 
@@ -254,8 +228,8 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         partition_modes=frozenset(inventory.partition_modes),
         hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
         missing=_missing(inventory),
-        reach=reach_of(inventory.network, encrypts=False),
-        reach_encrypted=reach_of(inventory.network, encrypts=True),
+        reach=_reach_of(inventory.network, encrypts=False),
+        reach_encrypted=_reach_of(inventory.network, encrypts=True),
     )
 
 
@@ -279,7 +253,7 @@ def _of_cluster(inventory: _Hardware, cluster: ClusterView) -> _Report:
 
 def _missing(inventory: _Hardware) -> Mapping[Need, str]:
     """Return the needs of jobs that an appliance can't meet, and why."""
-    missing = dict(missing_networks(inventory.network))
+    missing = dict(_missing_networks(inventory.network))
     if not inventory.can_stage:
         missing[Need.DATASETS] = (
             "its agent fetches no datasets; update it, or set cache_dir in its configuration"
@@ -287,6 +261,32 @@ def _missing(inventory: _Hardware) -> Mapping[Need, str]:
     if not inventory.can_keep_results:
         missing[Need.OUTPUTS] = "its agent keeps no results; update it, or enable [results]"
     return missing
+
+
+def _missing_networks(network: NetworkAbilities) -> Mapping[Need, str]:
+    """Return the needs of jobs' networks that an appliance can't meet, and why."""
+    missing = {}
+    if not network.can_make_networks:
+        why = network.problem.rstrip(".") or "its agent is of an earlier version, update it"
+        missing[Need.GANG_NETWORK] = f"makes no private networks for gangs: {why}"
+    if not network.can_use_host:
+        missing[Need.HOST_NETWORK] = "its agent gives no job the host's network; update the agent"
+    if not (network.can_use_host and network.rdma_devices):
+        missing[Need.RDMA] = "has no RDMA devices"
+    return missing
+
+
+def _reach_of(network: NetworkAbilities, *, encrypts: bool) -> Reach:
+    """Return how far a private network reaches from an appliance.
+
+    `encrypts` is the tenant's setting for packets within a site.
+    """
+    if not network.can_make_networks:
+        return Reach.NONE
+    has_tunnel = bool(network.wireguard_public_key)
+    if not network.address or (encrypts and not has_tunnel):
+        return Reach.ALONE
+    return Reach.ANYWHERE if has_tunnel and network.public_address else Reach.SITE
 
 
 def _is_trial_due(

@@ -96,11 +96,11 @@ def apply_report(
     if probe is not None:
         apply_probe(session, appliance_id, probe, now=now)
     if challenge is not None:
-        apply_challenge(session, appliance_id, challenge, now=now)
+        _apply_challenge(session, appliance_id, challenge, now=now)
     return moved
 
 
-def apply_challenge(
+def _apply_challenge(
     session: Session, appliance_id: str, result: ChallengeResult, *, now: datetime
 ) -> None:
     """Store the result of the open challenge; the agent then gets no order any more.

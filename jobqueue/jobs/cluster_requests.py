@@ -91,33 +91,12 @@ def option_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     for name, value in request.cluster_options.items():
         if problem := _option_problem(name, value):
             yield "cluster_options", problem
-    kinds = kinds_of(request)
+    kinds = _kinds_of(request)
     if len(kinds) > 1:
         named = " and ".join(kinds)
         yield "cluster_options", f"The options are for {named}; set those of one kind of cluster."
     elif kinds:
-        yield from limit_errors_of(kinds[0], request)
-
-
-def kinds_of(request: JobRequest) -> list[ClusterKind]:
-    """Return the kinds of clusters that the options of a request are for."""
-    return [kind for kind in ClusterKind if options_of(kind, request.cluster_options)]
-
-
-def limit_errors_of(kind: ClusterKind, request: JobRequest) -> Iterator[tuple[str, str]]:
-    """Yield what clusters of a kind can't do for a request, by field."""
-    is_service, has_slice = request.kind is JobKind.SERVICE, is_slice_request(request)
-    needs = needs_of(request, is_service=is_service, has_slice=has_slice)
-    for limit in LIMITS:
-        if limit.executor == kind and limit.needs <= needs:
-            (need,) = limit.needs
-            name = _slice_field(request) if need is Need.GPU_SLICE else _FIELDS.get(need, need)
-            # `cluster_errors` knows which of them needs an image.
-            if name != "image" and not name.endswith(" options"):
-                yield name, f"{limit.reason[:1].upper()}{limit.reason[1:]}."
-    for mount in () if request.image else request.mounts:
-        if mount.source != mount.target:
-            yield "mounts", f"Without an image, {mount.source} can't be at {mount.target}."
+        yield from _limit_errors_of(kinds[0], request)
 
 
 def tenant_clusters(session: Session, tenant_id: str) -> list[Cluster]:
@@ -137,7 +116,7 @@ def cluster_errors(
     session: Session, tenant_id: str, request: JobRequest
 ) -> Iterator[tuple[str, str]]:
     """Yield why no cluster of a tenant takes a job that only clusters can run, by field."""
-    kinds, wanted = kinds_of(request), request.appliance_id
+    kinds, wanted = _kinds_of(request), request.appliance_id
     if len(kinds) > 1 or (request.image and not kinds and not wanted):
         return  # two kinds are an error of the options
     clusters = tenant_clusters(session, tenant_id)
@@ -162,7 +141,7 @@ def cluster_errors(
         yield "image", _image_text(may, request)
     elif not kinds:
         # Those of the kind that its options name are known without the clusters.
-        errors = [list(limit_errors_of(cluster.kind, request)) for cluster in suited]
+        errors = [list(_limit_errors_of(cluster.kind, request)) for cluster in suited]
         yield from min(errors, key=len)
     yield from _data_errors(suited, request)
 
@@ -175,7 +154,7 @@ def cluster_problems(
     With an `appliance`, by id or name, only that cluster counts, else all that the job may go to.
     A problem that only some of them have is left out: the job goes to another.
     """
-    kinds = kinds_of(request)
+    kinds = _kinds_of(request)
     if appliance:
         may = [cluster for cluster in clusters if appliance in {cluster.id, cluster.name}]
     elif kinds or not request.image:
@@ -184,6 +163,27 @@ def cluster_problems(
         may = []
     problems = [_problems(cluster, request) for cluster in may]
     return min(problems, key=len, default=[])
+
+
+def _kinds_of(request: JobRequest) -> list[ClusterKind]:
+    """Return the kinds of clusters that the options of a request are for."""
+    return [kind for kind in ClusterKind if options_of(kind, request.cluster_options)]
+
+
+def _limit_errors_of(kind: ClusterKind, request: JobRequest) -> Iterator[tuple[str, str]]:
+    """Yield what clusters of a kind can't do for a request, by field."""
+    is_service, has_slice = request.kind is JobKind.SERVICE, is_slice_request(request)
+    needs = needs_of(request, is_service=is_service, has_slice=has_slice)
+    for limit in LIMITS:
+        if limit.executor == kind and limit.needs <= needs:
+            (need,) = limit.needs
+            name = _slice_field(request) if need is Need.GPU_SLICE else _FIELDS.get(need, need)
+            # `cluster_errors` knows which of them needs an image.
+            if name != "image" and not name.endswith(" options"):
+                yield name, f"{limit.reason[:1].upper()}{limit.reason[1:]}."
+    for mount in () if request.image else request.mounts:
+        if mount.source != mount.target:
+            yield "mounts", f"Without an image, {mount.source} can't be at {mount.target}."
 
 
 def _slice_field(request: JobRequest) -> str:

@@ -49,19 +49,13 @@ class ProjectRequest:
 
 def list_projects(session: Session, scope: Scope, *, is_archived: bool = False) -> list[Project]:
     """Return the projects in the scope, each before those below it."""
-    projects = [project for project, _ in read_tree(session, scope).walk()]
+    projects = [project for project, _ in _read_tree(session, scope).walk()]
     return [project for project in projects if is_archived or project.archived_at is None]
 
 
 def get_project(session: Session, scope: Scope, name_or_id: str) -> Project:
     """Return a project by its id or name; raise `NotFoundError` if the scope has none."""
-    return read_tree(session, scope).get(name_or_id)
-
-
-def read_tree(session: Session, scope: Scope) -> ProjectTree:
-    """Return the projects in the scope as a tree."""
-    scope.require(Permission.VIEW)
-    return ProjectTree(session.scalars(scope.select(select(Project), Project)))
+    return _read_tree(session, scope).get(name_or_id)
 
 
 def create_project(
@@ -73,7 +67,7 @@ def create_project(
         InvalidInputError: names every invalid field.
         ConflictError: the name is taken, or the tenant has too many projects.
     """
-    tenant_id, tree = lock_projects(session, scope)
+    tenant_id, tree = _lock_projects(session, scope)
     if len(tree.by_id) >= MAX_PROJECTS:
         raise ConflictError(f"The tenant has {MAX_PROJECTS} projects, which is the most.")
     values = _checked(tree, request, project=None)
@@ -92,7 +86,7 @@ def change_project(
         InvalidInputError: names every invalid field, or the circle that the tree would have.
         ConflictError: the name is taken.
     """
-    _, tree = lock_projects(session, scope)
+    _, tree = _lock_projects(session, scope)
     project = tree.get(name_or_id)
     present = ProjectRequest(
         name=project.name,
@@ -106,7 +100,7 @@ def change_project(
     for name, value in values.items():
         setattr(project, name, value)
     session.flush()
-    problem = guarantee_problem(session, read_tree(session, scope), project) if has_moved else None
+    problem = guarantee_problem(session, _read_tree(session, scope), project) if has_moved else None
     if problem is not None:
         _, sentence = problem
         raise InvalidInputError(sentence, errors={"parent": [sentence]})
@@ -117,7 +111,7 @@ def set_quotas(
     session: Session, scope: Scope, name_or_id: str, requests: Sequence[QuotaRequest]
 ) -> Sequence[ProjectQuota]:
     """Replace the quotas of a project; see `replace_quotas` for errors."""
-    _, tree = lock_projects(session, scope)
+    _, tree = _lock_projects(session, scope)
     project = tree.get(name_or_id)
     if project.archived_at is not None:
         raise ConflictError(f"{project.name!r} is archived. Restore it to set its quotas.")
@@ -131,7 +125,7 @@ def archive_project(session: Session, scope: Scope, name_or_id: str, *, now: dat
     Raises:
         ConflictError: it has jobs that have not ended, or projects below it.
     """
-    _, tree = lock_projects(session, scope)
+    _, tree = _lock_projects(session, scope)
     project = tree.get(name_or_id)
     below = [child.name for child in tree.children(project.id) if child.archived_at is None]
     if below:
@@ -157,7 +151,7 @@ def restore_project(session: Session, scope: Scope, name_or_id: str) -> Project:
     Raises:
         InvalidInputError: its parent is archived.
     """
-    _, tree = lock_projects(session, scope)
+    _, tree = _lock_projects(session, scope)
     project = tree.get(name_or_id)
     if project.archived_at is None:
         return project
@@ -166,18 +160,6 @@ def restore_project(session: Session, scope: Scope, name_or_id: str) -> Project:
     project.archived_at = None
     session.flush()
     return project
-
-
-def lock_projects(session: Session, scope: Scope) -> tuple[str, ProjectTree]:
-    """Lock the tenant's projects until the transaction ends; return the tenant and their tree."""
-    scope.require(Permission.MANAGE_PROJECTS)
-    tenant_id = scope.require_tenant()
-    generation = Tenant.placement_generation + 1
-    session.execute(
-        update(Tenant).where(Tenant.id == tenant_id).values(placement_generation=generation),
-        execution_options={"synchronize_session": False},
-    )
-    return tenant_id, read_tree(session, scope)
 
 
 def list_members(session: Session, scope: Scope, project: str) -> Sequence[ProjectMember]:
@@ -211,7 +193,7 @@ def set_member(
     Raises:
         InvalidInputError: the tenant has no such user, or `shares` is out of range.
     """
-    tenant_id, tree = lock_projects(session, scope)
+    tenant_id, tree = _lock_projects(session, scope)
     target = tree.get(project)
     errors = (
         {"shares": [], "user": []}
@@ -243,7 +225,7 @@ def set_member(
 
 def remove_member(session: Session, scope: Scope, project: str, user: str) -> None:
     """Remove a user, by id or email address, from a project; their jobs there go on."""
-    _, tree = lock_projects(session, scope)
+    _, tree = _lock_projects(session, scope)
     target = tree.get(project)
     wanted = or_(User.id == user, User.email == user.strip().lower())
     statement = select(ProjectMember).join(User, User.id == ProjectMember.user_id)
@@ -260,7 +242,7 @@ def remove_member(session: Session, scope: Scope, project: str, user: str) -> No
 
 def usable_projects(session: Session, scope: Scope) -> list[Project]:
     """Return the projects that the user may submit jobs to, each before those below it."""
-    tree = read_tree(session, scope)
+    tree = _read_tree(session, scope)
     if scope.allows(Permission.STOP_ANY_JOB):
         usable = set(tree.by_id)
     else:
@@ -297,7 +279,7 @@ def project_for_job(session: Session, scope: Scope, wanted: str | None) -> Proje
     names = ", ".join(project.name for project in usable[:_MAX_LISTED])
     rest = f" and {len(usable) - _MAX_LISTED} more" if len(usable) > _MAX_LISTED else ""
     advice = f"Use one of: {names}{rest}." if names else "Ask an admin to add you to a project."
-    project_of_others = read_tree(session, scope).find(wanted)
+    project_of_others = _read_tree(session, scope).find(wanted)
     if project_of_others is None:
         error = f"There is no project {wanted[:100]!r}. {advice}"
     elif project_of_others.archived_at is not None:
@@ -305,6 +287,24 @@ def project_for_job(session: Session, scope: Scope, wanted: str | None) -> Proje
     else:
         error = f"You are not a member of {project_of_others.name!r}. {advice}"
     raise InvalidInputError(error, errors={"project": [error]})
+
+
+def _read_tree(session: Session, scope: Scope) -> ProjectTree:
+    """Return the projects in the scope as a tree."""
+    scope.require(Permission.VIEW)
+    return ProjectTree(session.scalars(scope.select(select(Project), Project)))
+
+
+def _lock_projects(session: Session, scope: Scope) -> tuple[str, ProjectTree]:
+    """Lock the tenant's projects until the transaction ends; return the tenant and their tree."""
+    scope.require(Permission.MANAGE_PROJECTS)
+    tenant_id = scope.require_tenant()
+    generation = Tenant.placement_generation + 1
+    session.execute(
+        update(Tenant).where(Tenant.id == tenant_id).values(placement_generation=generation),
+        execution_options={"synchronize_session": False},
+    )
+    return tenant_id, _read_tree(session, scope)
 
 
 def _checked(

@@ -95,7 +95,7 @@ def choose(
     providers = {row.appliance_id: row.provider_id for row in rows}
     others = kept_on(session, reservation, providers, now=now, until=until)
     limited = {grant.contract_id for grant in usable.values() if grant.max_gpus}
-    booked = kept_under(session, reservation, limited, now=now, until=until)
+    booked = _kept_under(session, reservation, limited, now=now, until=until)
     bookings: list[Booking] = []
     booked_gpus: defaultdict[str, int] = defaultdict(int)
     for row in rows:
@@ -196,7 +196,34 @@ def kept_on(
     return _kept_times(others, providers.keys(), now=now, until=until)
 
 
-def kept_under(
+def busy_periods(
+    total: int, others: Sequence[KeptTimes], gpus: int | None
+) -> Iterator[tuple[Period, str]]:
+    """Yield when an appliance has too few GPUs left, with who has the last of them.
+
+    Args:
+        total: the GPUs of the appliance.
+        others: what is kept of it.
+        gpus: so many are needed; None for all.
+    """
+    total = max(1, total)
+    left = total - (total if gpus is None else gpus)
+    changes = sorted(
+        (at, sign * (other.gpus or total), other.holder)
+        for other in others
+        for period in other.periods
+        for at, sign in zip(period, (1, -1), strict=True)
+    )
+    reserved, since, holder = 0, None, ""
+    for at, change, changed_by in changes:
+        before, reserved = reserved, reserved + change
+        if before <= left < reserved:
+            since, holder = at, changed_by
+        elif since is not None and reserved <= left < before:
+            yield (since, at), holder
+
+
+def _kept_under(
     session: Session,
     reservation: Reservation,
     contract_ids: Collection[str],
@@ -229,33 +256,6 @@ def kept_under(
     ]
     others = ((booking, "another reservation", (booking.contract_id,)) for booking in bookings)
     return _kept_times(others, contract_ids, now=now, until=until)
-
-
-def busy_periods(
-    total: int, others: Sequence[KeptTimes], gpus: int | None
-) -> Iterator[tuple[Period, str]]:
-    """Yield when an appliance has too few GPUs left, with who has the last of them.
-
-    Args:
-        total: the GPUs of the appliance.
-        others: what is kept of it.
-        gpus: so many are needed; None for all.
-    """
-    total = max(1, total)
-    left = total - (total if gpus is None else gpus)
-    changes = sorted(
-        (at, sign * (other.gpus or total), other.holder)
-        for other in others
-        for period in other.periods
-        for at, sign in zip(period, (1, -1), strict=True)
-    )
-    reserved, since, holder = 0, None, ""
-    for at, change, changed_by in changes:
-        before, reserved = reserved, reserved + change
-        if before <= left < reserved:
-            since, holder = at, changed_by
-        elif since is not None and reserved <= left < before:
-            yield (since, at), holder
 
 
 def _replaces(new: Booking, old: Booking) -> bool:

@@ -49,7 +49,7 @@ def reservation_views(session: Session, tenant_id: str, *, now: datetime) -> lis
         ReservationView(
             name=reservation.name,
             project=names.get(reservation.project_id or "", ""),
-            project_ids=with_descendants(reservation.project_id, parents),
+            project_ids=_with_descendants(reservation.project_id, parents),
             appliance_ids=[
                 *reservation.appliance_ids,
                 *(
@@ -151,7 +151,7 @@ def booked_views(
         ReservationView(
             name="",
             project="",
-            project_ids=with_descendants(booking.project_id, parents),
+            project_ids=_with_descendants(booking.project_id, parents),
             appliance_ids=[booking.appliance_id],
             gpus=booking.gpus,
             periods=periods_of(booking, now=now),
@@ -159,18 +159,6 @@ def booked_views(
         )
         for booking in bookings
     ]
-
-
-def with_descendants(project_id: str | None, parents: Mapping[str, str | None]) -> frozenset[str]:
-    """Return a project with all below it, by the parents of all projects; none for None."""
-    if project_id is None:
-        return frozenset()
-    inside = {project_id}
-    size = 0
-    while len(inside) > size:
-        size = len(inside)
-        inside |= {ident for ident, parent in parents.items() if parent in inside}
-    return frozenset(inside)
 
 
 def active_bookings(
@@ -207,3 +195,15 @@ def active_bookings(
         for part in chunked(sorted(provider_ids))
         for booking in session.scalars(statement.where(Booking.provider_id.in_(part)))
     ]
+
+
+def _with_descendants(project_id: str | None, parents: Mapping[str, str | None]) -> frozenset[str]:
+    """Return a project with all below it, by the parents of all projects; none for None."""
+    if project_id is None:
+        return frozenset()
+    inside = {project_id}
+    size = 0
+    while len(inside) > size:
+        size = len(inside)
+        inside |= {ident for ident, parent in parents.items() if parent in inside}
+    return frozenset(inside)
