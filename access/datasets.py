@@ -31,11 +31,7 @@ from access.ingest.body import decode_struct, read_body
 from access.jobs.other_sites import refuse_other_sites
 from access.part_transfers import NO_STORE_HEADERS, PartTransfers, digest_of
 from core.clock import Clock
-from core.errors import (
-    ConflictError,
-    NotFoundError,
-    UnauthenticatedError,
-)
+from core.errors import ConflictError, NotFoundError, UnauthenticatedError
 from core.settings import ServerSettings
 from datasets.catalog import get_upload, get_version
 from datasets.copies import record_report
@@ -43,14 +39,8 @@ from datasets.manifests import announce, read_head
 from datasets.models import DatasetVersion, VersionPart, VersionState
 from datasets.parts import PartStore
 from jobqueue.rentals import rented_data
-from jobqueue.results.rented import ATTEMPT_PARAMETER, tenant_of_part, tenant_of_results
-from protocol.datasets import (
-    MAX_PAGE_BYTES,
-    PART_BYTES,
-    DatasetReport,
-    IndexResult,
-    ManifestHead,
-)
+from jobqueue.results.announcements import ATTEMPT_PARAMETER, tenant_of_part, tenant_of_results
+from protocol.datasets import MAX_PAGE_BYTES, PART_BYTES, DatasetReport, IndexResult, ManifestHead
 from tenants.principals import Principal, Via
 
 MAX_HEAD_BYTES = 8 * 1024**2

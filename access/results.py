@@ -14,12 +14,12 @@ from core.secretbox import SecretBox
 from datasets.buckets import BUCKET_GONE, Bucket, bucket_of
 from datasets.models import DataPart
 from jobqueue.results.announcements import (
+    ATTEMPT_PARAMETER,
     Announced,
     record_results,
     result_part,
     stored_results,
 )
-from jobqueue.results.rented import ATTEMPT_PARAMETER
 from protocol.results import PartSource, PartTarget, ResultReply, ResultUpload
 
 # 20,000 parts, each with its hash and size, and 1,000 paths.

@@ -12,7 +12,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from backup.repository import Stored
-from core.guarded_update import changed_one
+from core.db import changed_one
 from core.leases import SCHEDULER_LEASE, Lease
 from core.settings import ServerSettings
 from tenants.models import BackupKind, BackupRun, BackupState

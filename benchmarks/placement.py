@@ -38,7 +38,7 @@ from core.ids import new_id
 from core.migrations import upgrade_database
 from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import QueueSettings
+from jobqueue.jobs.settings import QueueSettings
 from jobqueue.models import Attempt, Job, TenantQueueSettings
 from jobqueue.placement.decisions import Action
 from jobqueue.placement.plan import Planner

@@ -15,18 +15,10 @@ from cli.simulate_jobs import simulate_jobs
 from cli.simulate_market import market_options, simulate_market
 from core.errors import InvalidInputError
 from jobqueue.placement.policies import POLICY_NAMES
-from jobqueue.placement.trace import (
-    Outcome,
-    check_trace,
-    read_nodes,
-    read_pods,
-)
-from jobqueue.placement.trace import (
-    simulate as simulate_once,
-)
 from jobqueue.placement.views import ApplianceView, JobShape
 from jobqueue.simulation.order import ORDER_NAMES
-from jobqueue.simulation.public_trace import read_trace
+from jobqueue.simulation.public_trace import Outcome, check_trace, read_nodes, read_pods, read_trace
+from jobqueue.simulation.public_trace import simulate as simulate_once
 from jobqueue.simulation.recording import read_recording
 from jobqueue.simulation.scenarios import Changes
 

@@ -1,25 +1,32 @@
-"""The relational database: declarative base, column types, engine and transactions.
+"""The relational database: declarative base, column types, engine, transactions, guarded updates.
 
 Services take a `Session` and own no transaction; the caller opens one with `transaction(...)`.
 SQLite is the embedded default; MySQL and MariaDB (through PyMySQL) serve several hosts.
+
+A guarded update changes a row only while it is still in the state that the caller read. Portal,
+scheduler and agent API change the same rows concurrently. The expected state stands in the WHERE
+clause of the statement, so that only the first writer changes the row; the others see `False`.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from pymysql.err import MySQLError
 from sqlalchemy import (
     JSON,
     Connection,
+    CursorResult,
     DateTime,
+    Delete,
     Dialect,
     Engine,
     MetaData,
     String,
     TypeDecorator,
+    Update,
     create_engine,
     event,
     inspect,
@@ -32,9 +39,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from core.changes import BUS, ChangeBus
 from core.errors import DatabaseUnavailableError, DeadlockError
-from core.giving_way import install_giving_way
 from core.ids import ID_LENGTH, new_id
-from core.write_turns import BUSY, install_write_turns
+from core.turns import BUSY, install_giving_way, install_write_turns
 
 logger = logging.getLogger(__name__)
 
@@ -236,6 +242,41 @@ def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[
     """Yield parts of at most `size` rows, in their order: of no rows, none."""
     all_rows = list(rows)
     return (all_rows[start : start + size] for start in range(0, len(all_rows), size))
+
+
+def changed_one(
+    session: Session,
+    statement: Update | Delete,
+    parameters: Mapping[str, object] | None = None,
+    *,
+    synchronize_session: Literal["auto", False] = "auto",
+) -> bool:
+    """Execute a guarded UPDATE or DELETE of one row; return whether the row matched."""
+    row_count = changed_rows(
+        session, statement, parameters, synchronize_session=synchronize_session
+    )
+    return row_count == 1
+
+
+def changed_rows(
+    session: Session,
+    statement: Update | Delete,
+    parameters: Mapping[str, object] | None = None,
+    *,
+    synchronize_session: Literal["auto", False] = "auto",
+) -> int:
+    """Execute an UPDATE or DELETE; return the number of rows that matched its WHERE clause.
+
+    Args:
+        session: where the statement runs; the caller owns the transaction.
+        statement: the guarded statement.
+        parameters: of its `bindparam`s.
+        synchronize_session: `False` leaves objects that the session has loaded as they are.
+    """
+    result = session.execute(
+        statement, parameters, execution_options={"synchronize_session": synchronize_session}
+    )
+    return cast("CursorResult[Any]", result).rowcount
 
 
 def insert_missing(session: Session, model: type[Base], *rows: dict[str, Any]) -> None:

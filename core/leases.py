@@ -8,8 +8,7 @@ from sqlalchemy import ColumnElement, String, exists, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from core.db import Base
-from core.guarded_update import changed_one
+from core.db import Base, changed_one
 
 # Of the process that runs the periodic tasks.
 SCHEDULER_LEASE = "scheduler"

@@ -11,9 +11,9 @@ from dash_app.job_links import job_link
 from dash_app.queries.gpu_rows import GPURow
 from dash_app.queries.slices import SliceUse
 from dash_app.routes import job_path
+from jobqueue.partitions.allocations import Occupancy, Segment, SegmentKind
 from jobqueue.partitions.measures import NOT_MEASURABLE
-from jobqueue.partitions.occupancy import Occupancy, Segment, SegmentKind
-from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
+from jobqueue.partitions.texts import content_text, place_text, slots_text
 from jobqueue.rentals import ListedJob, RentedJob, owner_text
 from protocol.gpu_slices import PartitionMode
 

@@ -9,9 +9,8 @@ from typing import Unpack
 from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.db import begin_writing
+from core.db import begin_writing, changed_one
 from core.errors import ConflictError, InvalidInputError
-from core.guarded_update import changed_one
 from core.paging import Columns, Page, Paging, list_page
 from datasets.connections import get_connection
 from datasets.indexing import can_index, choose_appliance, set_appliance

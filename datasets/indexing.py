@@ -1,4 +1,7 @@
-"""Reading a source for a new version: which appliance does it, its progress, its result."""
+"""Reading a source for a new version: which appliance does it, its progress, its result.
+
+`datasets.staging` tells the appliance.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,11 +9,10 @@ from datetime import datetime
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_one
-from core.secretbox import SecretBox
+from core.db import changed_one
 from datasets.models import Dataset, DatasetVersion, VersionState
-from datasets.sources import ON_AN_APPLIANCE, source_of
-from protocol.datasets import CopyState, DatasetCopy, IndexOrder
+from datasets.sources import ON_AN_APPLIANCE
+from protocol.datasets import CopyState, DatasetCopy
 from tenants.fleet.appliances import bump_generations, read_inventory, with_report
 from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance, ApplianceState
@@ -74,27 +76,6 @@ def set_appliance(session: Session, version: DatasetVersion, appliance: Applianc
     version.message = "" if appliance else _waiting_for(session, version)
     session.flush()
     bump_generations(session, {ident for ident in (before, version.indexing_appliance_id) if ident})
-
-
-def index_orders(session: Session, appliance_id: str, box: SecretBox) -> list[IndexOrder]:
-    """Return the sources that an appliance should read."""
-    versions = session.scalars(
-        select(DatasetVersion)
-        .where(
-            DatasetVersion.indexing_appliance_id == appliance_id,
-            DatasetVersion.state == VersionState.INDEXING,
-        )
-        .order_by(DatasetVersion.created_at, DatasetVersion.id)
-    )
-    return [
-        IndexOrder(
-            version_id=version.id,
-            name=version.dataset.name,
-            number=version.number,
-            source=source_of(version.dataset, box),
-        )
-        for version in versions
-    ]
 
 
 def record_indexing(

@@ -14,9 +14,8 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.orm import Session
 
-from core.db import SessionFactory, chunked, transaction
+from core.db import SessionFactory, changed_one, chunked, transaction
 from core.errors import ConflictError, InvalidInputError
-from core.guarded_update import changed_one
 from datasets.models import DatasetVersion, VersionPart, VersionState
 from datasets.parts import PartStore, missing_parts, note_use
 from datasets.targets import notify_targets

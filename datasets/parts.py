@@ -27,6 +27,7 @@ from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.orm import Session
 
 from core.atomic_files import sync_folder
+from core.db import changed_one, changed_rows
 from core.errors import (
     ConfigurationError,
     InvalidInputError,
@@ -34,7 +35,6 @@ from core.errors import (
     TooLargeError,
     UnavailableError,
 )
-from core.guarded_update import changed_one, changed_rows
 from core.settings import ServerSettings
 from datasets.models import DataPart, TenantDataSettings, VersionPart
 from protocol.datasets import PART_BYTES

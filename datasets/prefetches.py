@@ -13,8 +13,8 @@ from typing import Annotated, Any, Unpack
 from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import ConflictError, InvalidInputError, NotFoundError
-from core.guarded_update import changed_one
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, sorted_by
 from core.schedule_times import check_schedule, check_time_zone, next_time
 from core.spec import About

@@ -13,14 +13,7 @@ from sqlalchemy.orm import Session, lazyload
 
 from core.db import chunked
 from core.secretbox import SecretBox
-from datasets.indexing import index_orders
-from datasets.models import (
-    ApplianceCache,
-    Dataset,
-    DatasetPrefetch,
-    DatasetVersion,
-    VersionState,
-)
+from datasets.models import ApplianceCache, Dataset, DatasetPrefetch, DatasetVersion, VersionState
 from datasets.peers import neighbors, offers_peers, peers_of
 from datasets.sources import ON_AN_APPLIANCE, source_of
 from datasets.targets import is_for
@@ -28,6 +21,7 @@ from protocol.datasets import (
     SHA256_LENGTH,
     DatasetOrders,
     DatasetSource,
+    IndexOrder,
     PeerAddress,
     SourceKind,
     StagedDataset,
@@ -137,6 +131,27 @@ def dataset_orders(
         index=index_orders(session, appliance_id, box),
         peers=[ident for ident in others if ident != place.id],
     )
+
+
+def index_orders(session: Session, appliance_id: str, box: SecretBox) -> list[IndexOrder]:
+    """Return the sources that an appliance should read."""
+    versions = session.scalars(
+        select(DatasetVersion)
+        .where(
+            DatasetVersion.indexing_appliance_id == appliance_id,
+            DatasetVersion.state == VersionState.INDEXING,
+        )
+        .order_by(DatasetVersion.created_at, DatasetVersion.id)
+    )
+    return [
+        IndexOrder(
+            version_id=version.id,
+            name=version.dataset.name,
+            number=version.number,
+            source=source_of(version.dataset, box),
+        )
+        for version in versions
+    ]
 
 
 def _that_fit(

@@ -10,23 +10,18 @@ from core.settings import ServerSettings
 from jobqueue.advice.runner import AdviceRunner, request_due
 from jobqueue.advice.service import expire_dismissals
 from jobqueue.fairshare.usage import charge_ended, tenants_to_charge
-from jobqueue.gangs.networks import sweep_networks
+from jobqueue.gangs.members import sweep_networks
 from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.idle_limits import stop_idle_jobs
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_files
-from jobqueue.queue.forecasts import (
-    make_forecasts,
-    settle_forecasts,
-    tenants_with_forecasts,
-)
-from jobqueue.queue.retention import expire_jobs
+from jobqueue.queue.pending import make_forecasts, settle_forecasts, tenants_with_forecasts
+from jobqueue.queue.retention import expire_history, expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
-from jobqueue.results.retention import expire_results
+from jobqueue.results.artifacts import expire_results
 from jobqueue.services.autoscaling.evaluation import scale_services
-from jobqueue.services.autoscaling.history import expire_history
 from jobqueue.services.autoscaling.traffic import sweep_traffic
 from jobqueue.services.rolling_updates import advance_updates
 from jobqueue.simulation.runner import SimulationRunner

@@ -18,7 +18,7 @@ from core.errors import UnauthenticatedError
 from core.rate_limits import ConcurrencyLimit
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
-from core.write_turns import WRITER
+from core.turns import WRITER
 from dash_app.context import MINUTE, SharedCache
 from datasets.parts import PartStore
 from jobqueue.images.registry import Registry

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from alerting.models import Alert, AlertAction
 from alerting.rules.actions import Handler, NothingToDoError, call_webhook
 from alerting.states import ActionKind
+from jobqueue.dispatch.appliance_lifecycle import start_drain
 from jobqueue.dispatch.desired_state import allocated_attempts
-from jobqueue.dispatch.drains import drain
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.service import get_job
 from jobqueue.queue.stopping import stop_job
@@ -50,7 +50,7 @@ def drain_appliance(
     appliance = _appliance(session, scope, alert.tags)
     if appliance.drained_at is not None:
         raise NothingToDoError(f"{appliance.name} is drained already.")
-    drain(session, scope, appliance.id, now=now)
+    start_drain(session, scope, appliance.id, now=now)
     return f"Drain {appliance.name}"
 
 

@@ -17,9 +17,12 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from datasets.parts import PartStore
-from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
-from jobqueue.dispatch.drains import move_overdue
-from jobqueue.dispatch.rentals import lose_attempts_at, stop_unrented
+from jobqueue.dispatch.appliance_lifecycle import (
+    lose_attempts_at,
+    move_overdue,
+    stop_unrented,
+    sweep_attempts,
+)
 from jobqueue.jobs.end_notices import take_end_notices, take_preemption_notices
 from jobqueue.jobs.quarantine import order_probes
 from jobqueue.logs.log_files import LogFiles

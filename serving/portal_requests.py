@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from core.errors import OverloadedError, TooLargeError, VedetteError
-from core.giving_way import Requests
+from core.turns import Requests
 from portal.app import MAX_BODY_BYTES
 from portal.downloads import DISCONNECTED
 from portal.middleware.errors import error_payload

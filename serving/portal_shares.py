@@ -10,7 +10,7 @@ user whose requests have computed for long (a script that stops thousands of job
 thread for a while, and pauses after each request for three times as long as it has computed, but
 not so long that a page after a costly report seems to hang. While the users of a tenant, or those
 without a credential behind an address, have computed for long together, their requests give way to
-all others (`core.giving_way`): a tenant may have many users who work.
+all others (`core.turns`): a tenant may have many users who work.
 """
 
 import asyncio

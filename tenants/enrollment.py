@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import ConflictError, InvalidInputError, UnauthenticatedError
-from core.guarded_update import changed_one
 from core.ids import hash_secret, new_secret
 from core.paging import Columns, Page, Paging, list_page
 from protocol.inventory import Inventory
@@ -30,13 +30,7 @@ from tenants.fleet.appliance_changes import (
 )
 from tenants.fleet.appliances import managed_appliance
 from tenants.fleet.events import EventKind, add_event
-from tenants.models import (
-    Appliance,
-    ApplianceEvent,
-    ApplianceState,
-    EnrollmentToken,
-    Tenant,
-)
+from tenants.models import Appliance, ApplianceEvent, ApplianceState, EnrollmentToken, Tenant
 from tenants.permissions import Permission
 from tenants.pki.admission import revoke_identity
 from tenants.quotas import reserve_appliance_quota

@@ -16,8 +16,8 @@ from sqlalchemy import Select, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import ConflictError, VedetteError
-from core.guarded_update import changed_one
 from core.ids import hash_secret, new_secret
 from core.quantities import format_duration
 from protocol.inventory import Inventory

@@ -35,7 +35,7 @@ from core.errors import OverloadedError, UnauthenticatedError
 from core.ids import hash_secret
 from core.rate_limits import RateLimit
 from core.request_notes import APPLIANCE_ID, TENANT_ID, note
-from core.write_turns import WRITER
+from core.turns import WRITER
 from tenants.fleet.agents import authenticate_agent
 from tenants.models import Appliance
 from tenants.pki.admission import CERTIFICATE_NEEDED, admit_certificate, refuse_expired

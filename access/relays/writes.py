@@ -21,7 +21,7 @@ from access.ingest.gateway import Gateway, LineError, WriteResult
 from access.ingest.influx import V2_PRECISIONS, error_of
 from access.ingest.request_batcher import join, kind_of
 from core.errors import UnauthenticatedError, VedetteError
-from core.write_turns import WRITER
+from core.turns import WRITER
 from protocol.relays import RelayedOutcome, RelayedWrite
 
 logger = logging.getLogger(__name__)

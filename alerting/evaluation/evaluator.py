@@ -19,17 +19,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, cast
 
-from sqlalchemy import (
-    ColumnElement,
-    Table,
-    Update,
-    bindparam,
-    delete,
-    func,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import ColumnElement, Table, Update, bindparam, delete, func, select, true, update
 from sqlalchemy.orm import Session, lazyload
 
 from alerting.evaluation.expression import Group, group_key, group_severity, read_groups
@@ -38,9 +28,8 @@ from alerting.evaluation.shared_reads import SharedGroups, read_shared
 from alerting.machine import is_stale, next_state
 from alerting.models import Alert, Rule
 from alerting.states import ACCUMULATING, AlertState, NoDataPolicy
-from core.db import SessionFactory, chunked, transaction
+from core.db import SessionFactory, changed_one, chunked, transaction
 from core.errors import DatabaseUnavailableError, VedetteError
-from core.guarded_update import changed_one
 from tenants.fleet.appliances import appliance_names
 from tenants.fleet.liveness import current_outage
 from tenants.models import Appliance, ApplianceState, Tenant, TenantState

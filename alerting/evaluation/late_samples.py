@@ -28,9 +28,8 @@ from alerting.models import Alert, AlertTransition, Rule
 from alerting.rule_request import ANY_VALUE, RuleRequest
 from alerting.states import FORECAST, AlertState, Severity
 from core.clock import NS_PER_SECOND, to_ns
-from core.db import chunked, transaction
+from core.db import changed_one, chunked, transaction
 from core.errors import VedetteError
-from core.guarded_update import changed_one
 from tenants.models import Appliance, LateSamples, Tenant, TenantState
 from timeseries.store import APPLIANCE_TAG, Aggregate, Store, StoreUnavailableError
 

@@ -17,8 +17,8 @@ from alerting.language.matchers import parse_matcher
 from alerting.models import MaintenanceWindow, Silence
 from alerting.notification.silences import expire_silence, matcher_errors
 from alerting.rule_request import MAX_NAME_LENGTH, Errors, raise_errors
+from core.db import changed_one
 from core.errors import ConflictError
-from core.guarded_update import changed_one
 from core.paging import Columns, Page, Paging, list_page
 from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from core.spec import About

@@ -30,8 +30,7 @@ from alerting.notification.models import DeliveredAlert, Notification
 from alerting.notification.senders.notify import DeliveryError, Sender
 from alerting.states import NotificationPurpose, NotificationState, ReceiverKind
 from core.clock import Clock
-from core.db import SessionFactory, transaction
-from core.guarded_update import changed_one
+from core.db import SessionFactory, changed_one, transaction
 from core.zones import zone_of
 from tenants.lifecycle.message_budgets import (
     ALERTS,

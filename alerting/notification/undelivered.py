@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from alerting.notification.models import DeliveredAlert, Notification
 from alerting.states import NotificationPurpose, NotificationState
+from core.db import changed_one, changed_rows
 from core.errors import ConflictError, NotFoundError
-from core.guarded_update import changed_one, changed_rows
 from core.paging import Columns, Page, Paging, list_page
 from tenants.auditing.recording import record
 from tenants.permissions import Permission

@@ -30,9 +30,8 @@ from alerting.states import (
     NotificationState,
 )
 from core.clock import Clock
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, changed_one, transaction
 from core.errors import NotFoundError, VedetteError
-from core.guarded_update import changed_one
 from core.paging import Columns, Page, Paging, list_page
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import set_actor

@@ -30,7 +30,7 @@ from alerting.rules.service import (
     surroundings_errors,
 )
 from core.errors import InvalidInputError
-from core.giving_way import give_way
+from core.turns import give_way
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.store import Store

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from collector.checks.connections import CheckResult, Verdict
 from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.kubernetes.client import KubernetesAPI
-from jobqueue.executors.kubernetes.cluster_reader import ClusterReader, version_problem
-from jobqueue.executors.kubernetes.rights import missing_rights
+from jobqueue.executors.kubernetes.cluster_reader import (
+    ClusterReader,
+    missing_rights,
+    version_problem,
+)
 from jobqueue.executors.settings import KubernetesSettings
 
 NAME = "Kubernetes"

@@ -24,7 +24,7 @@ from collector.gang_networks.errors import BusyError, NetworkError
 from collector.gang_networks.namespaces import opened
 from jobqueue.executors.base import OWNER_LABEL
 from jobqueue.executors.docker.mapping import container_name, explain
-from jobqueue.executors.docker.static_image import image_of
+from jobqueue.executors.docker.own_containers import image_of
 from protocol.attempts import AttemptSpec
 from protocol.gangs import Gang
 

@@ -14,8 +14,12 @@ from dash_app.queries.gpu_rows import REPORTS, ClusterFigures, GPURow, Report, g
 from dash_app.queries.telemetry import Telemetry, fullest_disk, mean, number, single
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
-from jobqueue.partitions.allocations import GPUAllocations, GPUSite, read_gpu_allocations
-from jobqueue.partitions.occupancy import SegmentKind
+from jobqueue.partitions.allocations import (
+    GPUAllocations,
+    GPUSite,
+    SegmentKind,
+    read_gpu_allocations,
+)
 from jobqueue.queue.service import job_counts
 from jobqueue.rentals import on_appliances_of
 from jobqueue.states import ALLOCATED_STATES, JobState

@@ -7,16 +7,14 @@ from typing import NamedTuple
 import msgspec
 
 from dash_app.queries.telemetry import Values, by_index, number
-from jobqueue.partitions.allocations import GPUAllocations, GPUSite
-from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from jobqueue.partitions.allocations import GPUAllocations, GPUSite, Occupancy, SegmentKind
 from jobqueue.rentals import ListedJob
 from protocol.clusters import ClusterReport, NodeState
 from protocol.gpu_slices import PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthState
 from protocol.inventory import GPUInfo, Inventory
-from tenants.fleet.appliances import read_health, read_inventory
+from tenants.fleet.appliances import ReportCache, read_health, read_inventory
 from tenants.fleet.clusters import TITLES
-from tenants.fleet.reports import ReportCache
 from tenants.models import Appliance
 from timeseries.store import Latest
 

@@ -17,7 +17,7 @@ from dash_app.context import SharedCache
 from dash_app.queries.fleet import ApplianceCard
 from dash_app.queries.gpu_rows import BUSY_PERCENT, ClusterFigures, GPURow
 from dash_app.queries.telemetry import Telemetry
-from jobqueue.partitions.occupancy import SegmentKind
+from jobqueue.partitions.allocations import SegmentKind
 from jobqueue.usage.live import live_use
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import UsageBy, UsageTotal, usage_groups

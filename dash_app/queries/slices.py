@@ -7,8 +7,8 @@ from dash_app.charts import Chart, Line
 from dash_app.queries.annotations import Thresholds
 from dash_app.queries.gpu_rows import GPURow
 from dash_app.queries.telemetry import Result, Telemetry, number
+from jobqueue.partitions.allocations import Occupancy, Segment, SegmentKind
 from jobqueue.partitions.measures import ACTIVITY, NOT_MEASURABLE
-from jobqueue.partitions.occupancy import Occupancy, Segment, SegmentKind
 from protocol.gpu_slices import PartitionMode
 from timeseries.store import Series
 

@@ -12,9 +12,8 @@ from sqlalchemy.orm import Session
 
 from alerting.notification.models import MAX_FILE_BYTES, NotificationFile
 from alerting.notification.notices import add_notice
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, changed_one, transaction
 from core.errors import ConflictError, InvalidInputError, UnavailableError, VedetteError
-from core.guarded_update import changed_one
 from dash_app.reports.builders import build
 from dash_app.reports.formats import MEDIA_TYPES, content
 from dash_app.reports.models import SavedReport

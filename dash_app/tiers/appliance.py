@@ -29,7 +29,7 @@ from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.slots import slot_bar
 from dash_app.tiers.hardware import names_on, process_table, topology
 from dash_app.timerange import Controls, Span
-from jobqueue.partitions.slot_texts import slots_text
+from jobqueue.partitions.texts import slots_text
 from protocol.clusters import ClusterNode
 from protocol.health import GPUHealth, HealthState
 from tenants.fleet.appliances import read_gpu_processes, read_inventory

@@ -26,7 +26,7 @@ from dash_app.queries.gpu_rows import ClusterFigures, GPURow, numbers
 from dash_app.queries.telemetry import mean
 from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.timerange import Controls
-from jobqueue.partitions.slot_texts import slots_text
+from jobqueue.partitions.texts import slots_text
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus
 from tenants.models import ApplianceState

@@ -35,7 +35,7 @@ from dash_app.tiers.appliance import unallocated_text
 from dash_app.tiers.hardware import names_on, process_table, processes_on
 from dash_app.timerange import Controls, Span
 from jobqueue.partitions.measures import slice_label, slice_of
-from jobqueue.partitions.slot_texts import slots_text
+from jobqueue.partitions.texts import slots_text
 from protocol.health import TIER_MINIMUMS
 from tenants.fleet.appliances import read_inventory
 from tenants.models import Appliance

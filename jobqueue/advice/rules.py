@@ -15,8 +15,13 @@ import numpy as np
 
 from core.money import cents, format_amount
 from core.quantities import format_duration
-from jobqueue.advice.figures import Addition, ApplianceFigures, FleetFigures, ModelFigures
-from jobqueue.advice.week import high_hours
+from jobqueue.advice.figures import (
+    Addition,
+    ApplianceFigures,
+    FleetFigures,
+    ModelFigures,
+    high_hours,
+)
 
 MONTH_HOURS = 730
 MIN_HOURS = 7 * 24

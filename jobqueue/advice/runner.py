@@ -11,8 +11,7 @@ import msgspec
 from sqlalchemy import and_, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.db import SessionFactory, transaction
-from core.guarded_update import changed_one
+from core.db import SessionFactory, changed_one, transaction
 from jobqueue.advice.child import Task
 from jobqueue.advice.figures import FleetFigures
 from jobqueue.advice.models import FleetAdvice

@@ -1,8 +1,17 @@
-"""Lost and retired appliances and their attempts, and bulk actions on appliances.
+"""Appliances that lose their jobs: lost, retired, drained ones, and those whose rental ends.
 
-A lost attempt is final: its job ends as `lost`, or is queued again if it may be retried. A bulk
-action changes every appliance as it would be changed alone. If one can't be changed, the caller's
-transaction is rolled back, and the error has the reason by the appliance's id.
+A lost attempt is final: its job ends as `lost`, or is queued again if it may be retried.
+
+A drained appliance gets no new jobs. Without a time to wait, those that run go on to their end.
+With one, the attempts that still run when it is over are stopped, and their jobs are queued again
+at their old place; that doesn't count as a retry. Jobs that only wait for the appliance move at the
+next placement.
+
+Attempts on rented appliances stop with their contract, and are lost with their provider. While a
+contract only lets no new jobs start, those that run go on.
+
+A bulk action changes every appliance as it would be changed alone. If one can't be changed, the
+caller's transaction is rolled back, and the error has the reason by the appliance's id.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +25,16 @@ from sqlalchemy import and_, case, not_, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, VedetteError
-from jobqueue.dispatch.desired_state import allocated_attempts
+from jobqueue.dispatch.desired_state import allocated_attempts, stoppable_attempts
 from jobqueue.dispatch.dispatcher import lock_tenant
-from jobqueue.dispatch.drains import drain
 from jobqueue.jobs.retries import end_job
-from jobqueue.jobs.transitions import move_attempt, move_job, record_event
+from jobqueue.jobs.transitions import move_attempt, move_job, record_event, stop_attempts
 from jobqueue.models import Attempt, Job
-from jobqueue.rentals import RENTED_JOB
+from jobqueue.rentals import RENTED_JOB, ListedJob, rented_job
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance, label_appliances
 from tenants.fleet.appliance_service import (
+    drain_appliance,
     reinstate_appliance,
     retire_appliance,
     undrain_appliance,
@@ -33,8 +42,12 @@ from tenants.fleet.appliance_service import (
 from tenants.fleet.appliances import bump_generation, get_appliance, managed_appliances
 from tenants.fleet.states import effective_status_of, in_service
 from tenants.models import Appliance, ApplianceState, Tenant, TenantState
+from tenants.models.rentals import Grant
 from tenants.permissions import Permission
 from tenants.scope import Scope
+
+# That a drained appliance waits for its jobs.
+MAX_WAIT = timedelta(days=30)
 
 
 def sweep_attempts(session: Session, *, now: datetime) -> None:
@@ -61,6 +74,43 @@ def sweep_attempts(session: Session, *, now: datetime) -> None:
     for attempt in allocated_attempts(session, and_(reporting, is_flagged)):
         event = f"{attempt.place_name} is reporting again."
         _flag(session, attempt, Reason.NONE, "", event=event, now=now)
+
+
+def stop_unrented(session: Session, *, now: datetime) -> int:
+    """Stop the attempts on rented appliances whose contract has ended; return how many."""
+    usable = select(Grant.contract_id).where(
+        Grant.contract_id == Attempt.contract_id, or_(Grant.ends_at.is_(None), Grant.ends_at > now)
+    )
+    # An index has the rented ones; "is not null" would scan all attempts.
+    ended = select(Attempt.id).where(
+        Attempt.provider_id > "",
+        Attempt.state.in_(ALLOCATED_STATES),
+        Attempt.stop_reason.is_(None),
+        ~usable.exists(),
+    )
+    idents = session.scalars(ended).all()
+    attempts = stoppable_attempts(session, Attempt.id.in_(idents)) if idents else []
+    return stop_attempts(session, attempts, Reason.CONTRACT_ENDED, _contract_ended, now=now)
+
+
+def _contract_ended(attempt: Attempt) -> str:
+    offer = attempt.placement.get("offer", "")
+    return f"Stopping to move: the contract about {offer or 'its appliance'} has ended."
+
+
+def lose_attempts_at(session: Session, provider_id: str, *, now: datetime) -> int:
+    """End what others run on the appliances of a tenant, which is removed; return how many."""
+    message = "The provider of the rented appliance is gone; the job's state is unknown."
+    values: dict[str, Any] = {"reason": Reason.APPLIANCE_LOST, "message": message}
+    values["finished_at"] = now
+    lost = [
+        attempt
+        for attempt in allocated_attempts(session, Attempt.provider_id == provider_id)
+        if move_attempt(session, attempt.id, AttemptState.LOST, expected={attempt.state}, **values)
+    ]
+    for attempt in lost:
+        end_job(session, attempt, JobState.LOST, values, now=now)
+    return len(lost)
 
 
 def retire_idle_appliance(
@@ -121,6 +171,91 @@ def _flag(
         record_event(session, attempt.job, message=event, now=now)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainProgress:
+    """The progress of draining an appliance.
+
+    Attributes:
+        deadline_at: when the jobs that are left move; None if they run to their end.
+        job_count: how many jobs ran when it was drained.
+        jobs: those of them that still run.
+    """
+
+    drained_at: datetime
+    deadline_at: datetime | None
+    job_count: int
+    jobs: Sequence[ListedJob]
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether no job runs any more."""
+        return not self.jobs
+
+    @property
+    def jobs_left(self) -> int:
+        """Return how many jobs still run."""
+        return len(self.jobs)
+
+
+def start_drain(
+    session: Session,
+    scope: Scope,
+    appliance_id: str,
+    *,
+    wait: timedelta | None = None,
+    now: datetime,
+) -> Appliance:
+    """Drain an appliance, or change how long a drained one waits for its jobs.
+
+    Callers check that `wait` is between 0 and `MAX_WAIT`.
+    """
+    appliance = drain_appliance(session, scope, appliance_id, now=now)
+    appliance.drain_deadline_at = None if wait is None else now + wait
+    return appliance
+
+
+def drain_progress(session: Session, appliance: Appliance) -> DrainProgress | None:
+    """Return how far the draining of an appliance is; None if it isn't drained."""
+    drained_at = appliance.drained_at
+    if drained_at is None:
+        return None
+    on_it = and_(Attempt.job_id == Job.id, Attempt.appliance_id == appliance.id)
+    ran = (
+        select(Job.id)
+        .join(Attempt, on_it)
+        .where(
+            Attempt.assigned_at <= drained_at,
+            or_(Attempt.finished_at.is_(None), Attempt.finished_at >= drained_at),
+        )
+    )
+    allocated = select(Attempt).where(
+        Attempt.appliance_id == appliance.id, Attempt.state.in_(ALLOCATED_STATES)
+    )
+    # An operator who has the appliance's page sees what its provider does.
+    jobs = [
+        rented_job(attempt) if attempt.contract_id else attempt.job
+        for attempt in session.scalars(allocated.order_by(Attempt.job_id)).unique()
+    ]
+    return DrainProgress(
+        drained_at=drained_at,
+        deadline_at=appliance.drain_deadline_at,
+        job_count=len({*session.scalars(ran), *(job.id for job in jobs)}),
+        jobs=jobs,
+    )
+
+
+def move_overdue(session: Session, *, now: datetime) -> int:
+    """Stop the attempts on appliances whose time to wait is over; return how many."""
+    is_overdue = and_(Appliance.drained_at.is_not(None), Appliance.drain_deadline_at <= now)
+    return stop_attempts(
+        session,
+        stoppable_attempts(session, is_overdue),
+        Reason.APPLIANCE_DRAINED,
+        lambda attempt: f"Stopping to move: {attempt.place_name} is drained.",
+        now=now,
+    )
+
+
 class BulkAction(StrEnum):
     """An action on several appliances."""
 
@@ -143,7 +278,7 @@ class BulkRequest:
     """An action and the appliances to apply it to; duplicates are ignored.
 
     `labels` is for `label`: None removes a label. `site` and `region` are for `move`: None leaves
-    them unchanged. `wait_seconds` is for `drain`, as in `jobqueue.dispatch.drains`.
+    them unchanged. `wait_seconds` is for `drain`, as in `start_drain`.
     """
 
     appliance_ids: Sequence[str]
@@ -218,12 +353,12 @@ def _change_of(request: BulkRequest) -> Callable[..., Appliance]:
             session, scope, ident, changes, now=now
         )
     if request.action is BulkAction.DRAIN and request.wait_seconds is not None:
-        return partial(drain, wait=timedelta(seconds=request.wait_seconds))
+        return partial(start_drain, wait=timedelta(seconds=request.wait_seconds))
     return _SIMPLE[request.action]
 
 
 _SIMPLE: Mapping[BulkAction, Callable[..., Appliance]] = {
-    BulkAction.DRAIN: drain,
+    BulkAction.DRAIN: start_drain,
     BulkAction.UNDRAIN: undrain_appliance,
     BulkAction.RETIRE: retire_idle_appliance,
     BulkAction.REINSTATE: reinstate_appliance,

@@ -1,4 +1,4 @@
-"""A tenant's appliances as placement sees them, with what runs there, from the database.
+"""Appliances as placement sees them, from the database; `usable_appliances` says which.
 
 Read as plain columns: a fleet of 10,000 appliances and its jobs is read in each cycle. An
 appliance's report is read and parsed again only when it has changed.
@@ -14,47 +14,25 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.running_jobs import Running, running_jobs
 from jobqueue.executors.abilities import Need
-from jobqueue.jobs.queue_settings import settings_of
-from jobqueue.models import Attempt
+from jobqueue.jobs.settings import settings_of
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import GPU, Policy, placed_layout, policies_of, policy_for
 from jobqueue.placement.clusters import ClusterView
-from jobqueue.placement.networks import Reach, missing_networks, reach_of
 from jobqueue.placement.slices import GPUKind
-from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
+from jobqueue.placement.views import ApplianceView, GPUView, Reach, RunningJob
 from protocol.clusters import ClusterReport
 from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
-from tenants.fleet.reports import MAX_REPORTS, ReportCache
+from tenants.fleet.appliances import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
 
 # Appliances with the same value are joined by NVLink.
 NVLINK_DOMAIN_LABEL = "nvlink-domain"
-
-
-def tenant_views(
-    session: Session,
-    tenant_id: str,
-    *,
-    only: Collection[str] | None = None,
-    now: datetime | None = None,
-) -> list[ApplianceView]:
-    """Return the tenant's appliances in service, or only those with some ids or names.
-
-    Fenced ones are left out: they get no updates; so are the nodes of clusters: their connector
-    stands for them. Without `now`, no trial is due on quarantined ones.
-    """
-    on_them: list[ColumnElement[bool]] = []
-    if only is not None:
-        is_named = or_(Appliance.id.in_(only), Appliance.name.in_(only))
-        ids = select(Appliance.id).where(*hosts_of(tenant_id), is_named)
-        on_them = [Attempt.appliance_id.in_(ids)]
-    running = running_jobs(session, tenant_id, on_them, now=now)
-    return own_views(session, tenant_id, running, only=only, now=now)
+# What runs, by appliance.
+Running = Mapping[str, list[RunningJob]]
 
 
 def hosts_of(tenant_id: str) -> list[ColumnElement[bool]]:
@@ -250,8 +228,8 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         partition_modes=frozenset(inventory.partition_modes),
         hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
         missing=_missing(inventory),
-        reach=reach_of(inventory.network, encrypts=False),
-        reach_encrypted=reach_of(inventory.network, encrypts=True),
+        reach=_reach_of(inventory.network, encrypts=False),
+        reach_encrypted=_reach_of(inventory.network, encrypts=True),
     )
 
 
@@ -275,7 +253,7 @@ def _of_cluster(inventory: _Hardware, cluster: ClusterView) -> _Report:
 
 def _missing(inventory: _Hardware) -> Mapping[Need, str]:
     """Return the needs of jobs that an appliance can't meet, and why."""
-    missing = dict(missing_networks(inventory.network))
+    missing = dict(_missing_networks(inventory.network))
     if not inventory.can_stage:
         missing[Need.DATASETS] = (
             "its agent fetches no datasets; update it, or set cache_dir in its configuration"
@@ -283,6 +261,32 @@ def _missing(inventory: _Hardware) -> Mapping[Need, str]:
     if not inventory.can_keep_results:
         missing[Need.OUTPUTS] = "its agent keeps no results; update it, or enable [results]"
     return missing
+
+
+def _missing_networks(network: NetworkAbilities) -> Mapping[Need, str]:
+    """Return the needs of jobs' networks that an appliance can't meet, and why."""
+    missing = {}
+    if not network.can_make_networks:
+        why = network.problem.rstrip(".") or "its agent is of an earlier version, update it"
+        missing[Need.GANG_NETWORK] = f"makes no private networks for gangs: {why}"
+    if not network.can_use_host:
+        missing[Need.HOST_NETWORK] = "its agent gives no job the host's network; update the agent"
+    if not (network.can_use_host and network.rdma_devices):
+        missing[Need.RDMA] = "has no RDMA devices"
+    return missing
+
+
+def _reach_of(network: NetworkAbilities, *, encrypts: bool) -> Reach:
+    """Return how far a private network reaches from an appliance.
+
+    `encrypts` is the tenant's setting for packets within a site.
+    """
+    if not network.can_make_networks:
+        return Reach.NONE
+    has_tunnel = bool(network.wireguard_public_key)
+    if not network.address or (encrypts and not has_tunnel):
+        return Reach.ALONE
+    return Reach.ANYWHERE if has_tunnel and network.public_address else Reach.SITE
 
 
 def _is_trial_due(

@@ -8,9 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.paging import DEFAULT_PAGE_SIZE, Page
-from jobqueue.dispatch.appliance_views import tenant_views
-from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
-from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from jobqueue.dispatch.usable_appliances import tenant_views
+from jobqueue.partitions.allocations import GPUSite, Occupancy, SegmentKind, read_gpu_allocations
 from jobqueue.placement.clusters import ClusterView
 from jobqueue.placement.views import ApplianceView
 from tenants.fleet.appliances import ApplianceFilter, Nodes, list_appliances

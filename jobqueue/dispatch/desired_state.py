@@ -1,4 +1,4 @@
-"""Desired state: the attempts that an appliance should run, and those that should stop."""
+"""Desired state: the attempts that an appliance should run or stop, with all that they need."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,33 +14,31 @@ from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
 from jobqueue.dispatch.appliance_views import cluster_of, matching_models
-from jobqueue.dispatch.cached_copies import awaited_versions
-from jobqueue.dispatch.challenges import challenge_order
 from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
 from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
-from jobqueue.jobs.arrays import array_env
 from jobqueue.jobs.job_secrets import decrypt_secrets
 from jobqueue.jobs.quarantine import probe_order
-from jobqueue.models import Attempt
+from jobqueue.jobs.relations import array_env
+from jobqueue.models import Attempt, Job
 from jobqueue.partitions.orders import ordered_partitions
 from jobqueue.placement.clusters import NodeNeed
 from jobqueue.rentals import RENTED_JOB
-from jobqueue.results.folders import output_folders
-from jobqueue.states import ALLOCATED_STATES
-from jobqueue.storage.service import storage_generation
-from protocol.attempts import (
-    AttemptSpec,
-    DesiredState,
-    RegistryToken,
-)
+from jobqueue.states import ALLOCATED_STATES, AttemptState
+from jobqueue.storage.models import ContainerStorage
+from protocol.attempts import AttemptSpec, DesiredState, RegistryToken
+from protocol.challenges import ChallengeOrder
 from protocol.clusters import requested_gpus
 from protocol.datasets import StagedDataset
 from protocol.gangs import Gang, JobNetwork
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerPolicy, ContainerSpec, JobKind
-from tenants.models import Appliance, Tenant
+from protocol.results import OutputFolders
+from tenants.models import Appliance, Challenge, ChallengeOutcome, Tenant
+
+# The first jobs of an appliance's queue, whose data it fetches ahead.
+_MAX_AWAITED = 50
 
 
 def desired_state(
@@ -81,11 +79,11 @@ def desired_state(
         stopping=[a.id for a in attempts if _is_stopping(a)],
         registry=pulls.token_of(place.slug, images),
         wants_tunnel=wants_tunnel,
-        storage_generation=storage_generation(session, appliance_id),
+        storage_generation=_storage_generation(session, appliance_id),
         probe=probe,
         gpu_partitions=ordered_partitions(session, appliance_id),
         datasets=dataset_orders(
-            session, appliance_id, box, awaited=awaited_versions(session, appliance_id)
+            session, appliance_id, box, awaited=_awaited_versions(session, appliance_id)
         ),
         challenge=challenge_order(session, appliance_id),
     )
@@ -109,6 +107,45 @@ def stoppable_attempts(session: Session, condition: ColumnElement[bool]) -> list
     return [attempt for attempt in attempts if attempt.job.stop_requested_at is None]
 
 
+def challenge_order(session: Session, appliance_id: str) -> ChallengeOrder | None:
+    """Return the challenge that an appliance should answer, if any.
+
+    `marketplace.verification` orders it.
+    """
+    unanswered = select(Challenge.spec).where(
+        Challenge.appliance_id == appliance_id,
+        Challenge.outcome == ChallengeOutcome.OPEN,
+        Challenge.answered_at.is_(None),
+    )
+    spec = session.scalars(unanswered.order_by(Challenge.number.desc()).limit(1)).one_or_none()
+    return msgspec.convert(spec, ChallengeOrder) if spec is not None else None
+
+
+def _storage_generation(session: Session, appliance_id: str) -> int:
+    """Return the number of reports that were requested of an appliance."""
+    generation = select(ContainerStorage.generation)
+    number = session.scalar(generation.where(ContainerStorage.appliance_id == appliance_id))
+    return number or 0
+
+
+def _awaited_versions(session: Session, appliance_id: str) -> list[str]:
+    """Return the versions that the jobs which are bound to an appliance read, in their order."""
+    statement = (
+        select(Job.options["datasets"].label("datasets"))
+        .join(Attempt, Attempt.job_id == Job.id)
+        .where(
+            Attempt.appliance_id == appliance_id,
+            Attempt.state == AttemptState.BOUND,
+            Job.options["datasets"].as_string().is_not(None),
+        )
+        .order_by(Job.queue_at, Job.id)
+        .limit(_MAX_AWAITED)
+    )
+    return [
+        stored["version_id"] for datasets in session.scalars(statement) for stored in datasets or ()
+    ]
+
+
 def _specs(
     session: Session, appliance_id: str, attempts: Sequence[Attempt], box: SecretBox
 ) -> list[AttemptSpec]:
@@ -121,7 +158,7 @@ def _specs(
     staged: dict[str, list[StagedDataset]] = {}
     for customer_id, of_attempts in mounts.items():
         staged |= staged_datasets(session, appliance_id, of_attempts, box, customer_id=customer_id)
-    outputs = output_folders(attempts)
+    outputs = _output_folders(attempts)
     models = _ordered_models(session, appliance_id, attempts)
     return [
         structs.replace(
@@ -132,6 +169,27 @@ def _specs(
         )
         for attempt in attempts
     ]
+
+
+def _output_folders(attempts: Sequence[Attempt]) -> dict[str, OutputFolders]:
+    """Return the output folders of attempts whose jobs have any, by the attempt's id."""
+    return {
+        attempt.id: OutputFolders(
+            paths=attempt.job.outputs, previous_attempt_id=_previous_attempt_id(attempt)
+        )
+        for attempt in attempts
+        if attempt.job.outputs
+    }
+
+
+def _previous_attempt_id(attempt: Attempt) -> str:
+    """Return the last attempt before this one that has started, and may have left files."""
+    earlier = [
+        other.id
+        for other in attempt.job.attempts
+        if other.number < attempt.number and other.started_at is not None
+    ]
+    return earlier[-1] if earlier else ""
 
 
 def _spec(attempt: Attempt, box: SecretBox, gang: Gang | None) -> AttemptSpec:

@@ -22,17 +22,22 @@ import msgspec
 from sqlalchemy import Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_one
+from core.db import changed_one
 from jobqueue.dispatch.appliance_views import models_of
-from jobqueue.dispatch.cached_copies import cached_copies, staging_caches
-from jobqueue.dispatch.occupants import newly_occupied, no_longer_rented, occupants_of
-from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queue_order
-from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.snapshot import (
+    cached_copies,
+    guaranteed_first,
+    in_given_order,
+    queue_order,
+    read_snapshot,
+    staging_caches,
+)
+from jobqueue.dispatch.usable_appliances import newly_occupied, no_longer_rented, occupants_of
 from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
 from jobqueue.fairshare.points import QueueOrder
-from jobqueue.gangs.networks import note_assigned
-from jobqueue.jobs.dependencies import resolve_dependencies
+from jobqueue.gangs.members import note_assigned
 from jobqueue.jobs.preemptions import preemption_of, why_text
+from jobqueue.jobs.relations import resolve_dependencies
 from jobqueue.jobs.transitions import change_attempt, lock_jobs, move_locked, record_event, shorten
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.decisions import Action, Decision, Rule

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns, to_ns
-from jobqueue.dispatch.challenges import apply_challenge
+from core.db import changed_one
 from jobqueue.dispatch.desired_state import allocated_attempts
 from jobqueue.dispatch.outcomes import Outcome, next_state
 from jobqueue.gangs.members import appliances_of_gang, may_start
@@ -38,19 +38,15 @@ from protocol.clusters import are_requested, node_gpu_uuid
 from protocol.job_spec import JobKind
 from tenants.fleet.appliances import bump_generation, bump_generations
 from tenants.fleet.nodes import node_id_of
-from tenants.models import Appliance
+from tenants.models import Appliance, Challenge, ChallengeOutcome
 
 _MAX_EXIT_CODE = 2**31 - 1
 
-
 _MAX_EVENTS = 200
-
 
 _MAX_BYTES = 2**62
 
-
 _MAX_REMAINING_SECONDS = 365 * 86400.0
-
 
 # The message of such an attempt names the member that ended, since the queue stopped it.
 _NAMES_MEMBER = frozenset({Reason.MEMBER_ENDED, Reason.GANG_RESTARTED})
@@ -100,8 +96,25 @@ def apply_report(
     if probe is not None:
         apply_probe(session, appliance_id, probe, now=now)
     if challenge is not None:
-        apply_challenge(session, appliance_id, challenge, now=now)
+        _apply_challenge(session, appliance_id, challenge, now=now)
     return moved
+
+
+def _apply_challenge(
+    session: Session, appliance_id: str, result: ChallengeResult, *, now: datetime
+) -> None:
+    """Store the result of the open challenge; the agent then gets no order any more.
+
+    Results that come again, or of a challenge that was given up, change nothing.
+    """
+    statement = update(Challenge).where(
+        Challenge.appliance_id == appliance_id,
+        Challenge.number == result.number,
+        Challenge.outcome == ChallengeOutcome.OPEN,
+        Challenge.answered_at.is_(None),
+    )
+    if changed_one(session, statement.values(result=msgspec.to_builtins(result), answered_at=now)):
+        bump_generation(session, appliance_id)
 
 
 def _names_member(attempt: Attempt, outcome: Outcome) -> bool:

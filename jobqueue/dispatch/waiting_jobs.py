@@ -14,9 +14,8 @@ from sqlalchemy import ColumnElement, Row, Text, and_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.appliance_views import label_pairs, matching_models
-from jobqueue.dispatch.running_jobs import partitions_of
 from jobqueue.executors.abilities import needs_of
-from jobqueue.jobs.dependencies import is_blocked
+from jobqueue.jobs.relations import is_blocked
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.rentals import rental_need
 from jobqueue.placement.slices import SliceNeed
@@ -262,7 +261,6 @@ def slice_need(job: Job | Row[*tuple[Any, ...]] | JobRequest) -> SliceNeed | Non
 # A command may be long, and placement needs to know only whether there is one.
 _EMPTY_LIST = "[]"
 
-
 SLICE_COLUMNS = (Job.gpus, Job.gpu_slice, Job.gpu_memory_bytes, Job.gpu_compute)
 _JOB_COLUMNS = (
     Job.id,
@@ -304,3 +302,9 @@ _JOB_COLUMNS = (
     (type_coerce(Job.command, Text) != _EMPTY_LIST).label("command"),
     Job.retry_at,
 )
+
+
+def partitions_of(cluster_options: Mapping[str, str]) -> frozenset[str]:
+    """Return the partitions of Slurm that a job may go to; empty for the default."""
+    names = cluster_options.get("slurm.partition", "").split(",")
+    return frozenset(filter(None, map(str.strip, names)))

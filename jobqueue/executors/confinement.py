@@ -4,8 +4,12 @@ Under every policy a container has its own namespaces (but for IPC, a client of 
 no devices but its GPUs, the engine's seccomp filter, a limit of processes, and no way to gain
 privileges (`no-new-privileges`). Policies differ in the capabilities of root in the container.
 
-Source: Docker's documentation, "Runtime privilege and Linux capabilities"; Kubernetes' Pod Security
-Standards, which this follows.
+NVIDIA's container toolkit gives a container devices of the host by variables, which it reads from
+the job and from the image, so that each has a value here.
+
+Sources: Docker's documentation, "Runtime privilege and Linux capabilities"; Kubernetes' Pod
+Security Standards, which this follows;
+https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
 """
 
 from collections.abc import Mapping
@@ -34,6 +38,21 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
         "SYS_CHROOT",
     ),
 }
+DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+_DEFAULT_DRIVER = ("compute", "utility")
+# The driver's capabilities in a container: all but the displays of the host.
+_ALLOWED_DRIVER = frozenset({"compute", "compat32", "graphics", "ngx", "utility", "video"})
+DEVICE_VARIABLES: Mapping[str, str] = {
+    "NVIDIA_GDRCOPY": "disabled",
+    "NVIDIA_GDS": "disabled",
+    "NVIDIA_IMEX_CHANNELS": "void",
+    "NVIDIA_MIG_CONFIG_DEVICES": "",
+    "NVIDIA_MIG_MONITOR_DEVICES": "",
+    "NVIDIA_MOFED": "disabled",
+    "NVIDIA_NVSWITCH": "disabled",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+}
+"""Each with the value that gives nothing."""
 
 
 def confinement_options(
@@ -100,3 +119,11 @@ def unknown_policy(spec: AttemptSpec) -> AttemptObservation | None:
         message=f"This agent does not know the container policy {spec.container_policy!r}. "
         "Update the agent, or submit the job with another policy.",
     )
+
+
+def without_host_devices(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment by which a container gets no devices of the host."""
+    wanted = environment.get(DRIVER_CAPABILITIES, "").split(",")
+    allowed = [name for name in wanted if name in _ALLOWED_DRIVER]
+    capabilities = ",".join(allowed or _DEFAULT_DRIVER)
+    return {**environment, **DEVICE_VARIABLES, DRIVER_CAPABILITIES: capabilities}

@@ -30,7 +30,7 @@ from jobqueue.executors.base import (
     Probe,
     UncertainError,
 )
-from jobqueue.executors.gpu_environment import without_host_devices
+from jobqueue.executors.confinement import without_host_devices
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES, TRUNCATION_NOTICE, safe_path
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
 

@@ -6,8 +6,14 @@ Ended attempts are *charged*: added to a row of their user and project, once, in
 that marks them. Running ones, and those that ended since, are computed from their rows whenever
 usage is read. So usage is exact at any time, and a restart, a second scheduler, an end that is
 reported late or a clock that was set back neither loses nor doubles any.
+
+Usage decays: a second of a resource counts half as much after each half-life. What a resource used
+from one instant to another is an integral with a closed form, so usage needs no ticks: it is exact
+whenever it is computed, and sums of it can be brought to another instant by one factor. The
+instants may lie in any order.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -17,7 +23,6 @@ from sqlalchemy import Row, Select, select, update
 from sqlalchemy.orm import Session
 
 from core.db import begin_writing
-from jobqueue.fairshare.decay import decay_factor, decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.models import FairShareUsage
 from jobqueue.models import CHARGED_FROM, Attempt, Job
@@ -26,6 +31,9 @@ from tenants.models import Tenant
 
 # Attempts that one transaction charges.
 MAX_CHARGED = 1000
+# A clock that was years ahead leaves times in the future: usage grows towards them, but stays a
+# number that can be compared and multiplied.
+_MAX_DOUBLINGS = 300.0
 
 
 class Account(NamedTuple):
@@ -89,6 +97,22 @@ def charge_jobs(
     _lock(session, tenant_id)
     ended = _ATTEMPTS.where(Attempt.tenant_id == tenant_id, *_ENDED, Job.id.in_(job_ids))
     _charge(session, tenant_id, ended, half_life=half_life)
+
+
+def decay_factor(elapsed: timedelta, half_life: timedelta) -> float:
+    """Return what is left of usage after some time: 0.5 after one half-life."""
+    return math.exp2(min(-(elapsed / half_life), _MAX_DOUBLINGS))
+
+
+def decayed_seconds(
+    since: datetime, until: datetime, *, at: datetime, half_life: timedelta
+) -> float:
+    """Return what the seconds of a period count at an instant; 0 if it ends before it begins."""
+    if until <= since:
+        return 0.0
+    passed = (until - since) / half_life
+    at_its_end = -math.expm1(-passed * math.log(2)) * half_life.total_seconds() / math.log(2)
+    return at_its_end * decay_factor(at - until, half_life)
 
 
 _ATTEMPTS = (

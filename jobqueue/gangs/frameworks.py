@@ -1,16 +1,33 @@
-"""What frameworks expect in the environment of a gang's members.
+"""What frameworks and communication libraries expect in the environment of a gang's members.
 
 Each variable has the meaning that its framework gives it, and is never set where the job sets it.
+
+Sources of those that follow from network and GPUs: NCCL's documentation, "Environment Variables";
+PyTorch's, "Choosing the network interface to use"; the MCA parameters of Open MPI; UCX's FAQ.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from zlib import crc32
+
+from sqlalchemy.orm import Session
 
 from core.secretbox import SecretBox
-from jobqueue.gangs.topology import topology_variables
-from jobqueue.gangs.variables import Place, Variable, place_of
+from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.models import Attempt, Job
-from protocol.gangs import LAUNCHER_DIR, LED_BY_FIRST, Framework, Gang, NetworkAbilities
+from protocol.gangs import (
+    GANG_INTERFACE,
+    LAUNCHER_DIR,
+    LED_BY_FIRST,
+    Framework,
+    Gang,
+    GangMember,
+    JobNetwork,
+    NetworkAbilities,
+)
 from tenants.models.appliances import decode_inventory
 
 SECRET_VARIABLE = "VEDETTE_GANG_SECRET"  # noqa: S105 - its name
@@ -23,6 +40,71 @@ _JOIN_SECONDS = 1800
 # The dataset of one may take hours that another one has cached. The portal ends a member that
 # waits for one that has failed.
 _DATA_JOIN_SECONDS = 24 * 3600
+_LOOPBACK = "127.0.0.1"
+# Ports on the appliance's own network, where several gangs may meet.
+_FIRST_HOST_PORT, _HOST_PORTS = 20_000, 10_000
+_OWN = "The job sets it."
+_HIDDEN = "The job sets it as a secret."
+
+
+class Variable(NamedTuple):
+    """An environment variable that a member gets unless its job sets it."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a member in its gang.
+
+    Attributes:
+        hosts: by rank, what the others reach each member by.
+        addresses: by rank.
+        processes: of each member; one for each GPU, or one.
+        run_id: differs between gangs.
+    """
+
+    job: Job
+    network: JobNetwork
+    rank: int
+    hosts: list[str]
+    addresses: list[str]
+    processes: int
+    run_id: str
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.hosts)
+
+    def port(self, usual: int) -> int:
+        """Return the port for a purpose: the usual one, unless other gangs may listen there."""
+        if self.network is not JobNetwork.HOST or not self.run_id:
+            return usual
+        return _FIRST_HOST_PORT + crc32(f"{self.run_id}/{usual}".encode()) % _HOST_PORTS
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkDescription:
+    """The framework of a job.
+
+    Attributes:
+        framework: that it has.
+        network: which its containers have.
+        rank: of this member.
+        size: the number of members.
+        members: as others reach them; none before the job is placed.
+        variables: which the member gets; none before the job is placed.
+    """
+
+    framework: Framework
+    network: JobNetwork
+    rank: int
+    size: int
+    members: Sequence[GangMember] = field(default_factory=tuple)
+    variables: Sequence[Variable] = field(default_factory=tuple)
 
 
 def framework_variables(
@@ -40,12 +122,12 @@ def framework_variables(
         return [*_rank(job.array_index or 0, job.nodes)]
     if gang is None and framework is Framework.NONE:
         return []
-    place = place_of(job, gang)
+    place = _place_of(job, gang)
     variables = [*_rank(place.rank, place.size), _members(place)]
     variables += _OF_FRAMEWORK.get(framework, _nothing)(place)
     if gang is not None and framework in LED_BY_FIRST:
         variables += _launcher(place, framework)
-    return [*variables, *topology_variables(place, gang, abilities or NetworkAbilities())]
+    return [*variables, *_topology(place, gang, abilities or NetworkAbilities())]
 
 
 def framework_env(
@@ -70,6 +152,44 @@ def framework_secrets(gang: Gang | None, box: SecretBox) -> Mapping[str, str]:
     if gang.framework is Framework.RAY:
         secrets[RAY_TOKEN] = box.derive(f"ray:{gang.gang_id}")
     return secrets
+
+
+def framework_description(session: Session, job: Job) -> FrameworkDescription:
+    """Return what a job's latest attempt gets for its framework."""
+    attempt = job.attempt
+    gang = gangs_of(session, [attempt]).get(attempt.id) if attempt else None
+    variables = framework_variables(job, gang, abilities_of(attempt)) if attempt else []
+    return FrameworkDescription(
+        framework=Framework(job.framework),
+        network=network_of(job),
+        rank=job.array_index or 0 if job.nodes > 1 else 0,
+        size=job.nodes,
+        members=gang.members if gang else (),
+        variables=[_as_set(job, variable) for variable in variables],
+    )
+
+
+def _as_set(job: Job, variable: Variable) -> Variable:
+    """Return a variable as the container gets it: those of the job go first."""
+    if variable.name in job.secret_names:
+        return Variable(variable.name, "", _HIDDEN)
+    if variable.name in job.env:
+        return Variable(variable.name, job.env[variable.name], _OWN)
+    return variable
+
+
+def _place_of(job: Job, gang: Gang | None) -> Place:
+    """Return the place of a member; a job without a gang is the only member of its own."""
+    members = [] if gang is None else gang.members
+    return Place(
+        job=job,
+        network=network_of(job),
+        rank=0 if gang is None else gang.rank,
+        hosts=[_LOOPBACK] if gang is None else gang.hosts,
+        addresses=[member.address for member in members] or [_LOOPBACK],
+        processes=job.gpus or 1,
+        run_id="" if gang is None else gang.gang_id,
+    )
 
 
 def _rank(rank: int, size: int) -> Iterator[Variable]:
@@ -239,3 +359,61 @@ _OF_FRAMEWORK: Mapping[Framework, Callable[[Place], Iterator[Variable] | Sequenc
     Framework.RAY: _ray,
     Framework.JAX: _jax,
 }
+
+
+def _topology(place: Place, gang: Gang | None, abilities: NetworkAbilities) -> Iterator[Variable]:
+    """Yield the variables of NCCL, Gloo, Open MPI and UCX for a member."""
+    rdma_devices = abilities.rdma_devices if place.job.uses_rdma else []
+    if place.job.framework == Framework.MPI:
+        yield Variable(
+            "OMPI_MCA_btl_vader_single_copy_mechanism",
+            "none",
+            "A container may not read the memory of another process.",
+        )
+    if gang is not None and place.network is JobNetwork.GANG:
+        yield from _interface(place, has_rdma=bool(rdma_devices))
+    if place.job.wants_gpus and place.size > 1:
+        yield from _nccl(place, rdma_devices)
+    if gang is not None and place.job.wants_gpus and place.network is JobNetwork.HOST:
+        yield from _host_id(place, gang)
+    if rdma_devices:
+        devices = ",".join(f"{name}:1" for name in rdma_devices)
+        yield Variable("UCX_NET_DEVICES", devices, "The appliance's RDMA devices.")
+
+
+def _interface(place: Place, *, has_rdma: bool) -> Iterator[Variable]:
+    reason = "The interface of the gang's network; others don't lead to members."
+    yield Variable("GLOO_SOCKET_IFNAME", GANG_INTERFACE, reason)
+    yield Variable("TP_SOCKET_IFNAME", GANG_INTERFACE, reason)
+    if place.job.wants_gpus:
+        yield Variable("NCCL_SOCKET_IFNAME", f"={GANG_INTERFACE}", reason)
+    if place.job.framework != Framework.MPI:
+        return
+    yield Variable("OMPI_MCA_btl_tcp_if_include", GANG_INTERFACE, reason)
+    yield Variable("OMPI_MCA_oob_tcp_if_include", GANG_INTERFACE, reason)
+    yield Variable("PRTE_MCA_prte_if_include", GANG_INTERFACE, reason)
+    if not has_rdma:
+        yield Variable("UCX_NET_DEVICES", GANG_INTERFACE, reason)
+
+
+def _nccl(place: Place, rdma_devices: list[str]) -> Iterator[Variable]:
+    if rdma_devices:
+        devices = f"={','.join(rdma_devices)}"
+        yield Variable("NCCL_IB_HCA", devices, "The appliance's RDMA devices.")
+    elif place.job.uses_rdma:
+        yield Variable("NCCL_IB_DISABLE", "1", "The appliance has no RDMA devices.")
+    else:
+        yield Variable("NCCL_IB_DISABLE", "1", "The job has no RDMA devices: uses_rdma is not set.")
+    if not place.job.gpus:
+        reason = "Parts of GPUs don't reach each other's memory."
+        yield Variable("NCCL_P2P_DISABLE", "1", reason)
+
+
+def _host_id(place: Place, gang: Gang) -> Iterator[Variable]:
+    members = Counter(member.appliance_id for member in gang.members)
+    if members[gang.members[place.rank].appliance_id] > 1:
+        yield Variable(
+            "NCCL_HOSTID",
+            f"member-{place.rank}",
+            "Other members on this appliance are in containers of their own: they share no memory.",
+        )

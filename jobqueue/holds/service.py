@@ -9,9 +9,8 @@ from datetime import datetime
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from core.db import begin_writing
+from core.db import begin_writing, changed_one
 from core.errors import ConflictError
-from core.guarded_update import changed_one
 from jobqueue.holds.models import JobHold
 from jobqueue.jobs.transitions import stop_attempts
 from jobqueue.models import Attempt, Job

@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import column, exists, func, select, table, update
 from sqlalchemy.orm import Session, aliased, joinedload
 
-from core.guarded_update import changed_one
+from core.db import changed_one
 from core.quantities import format_duration
 from jobqueue.jobs.preemptions import lost_text, why_text
 from jobqueue.models import Attempt, Job

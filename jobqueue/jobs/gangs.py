@@ -10,7 +10,6 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
-from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.shown import with_attempts
 from jobqueue.jobs.transitions import (
     change_attempt,
@@ -19,6 +18,7 @@ from jobqueue.jobs.transitions import (
     record_event,
     record_events,
     shorten,
+    withdraw_data,
 )
 from jobqueue.models import Attempt, Job
 from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason

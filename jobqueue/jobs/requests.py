@@ -1,39 +1,34 @@
-"""Job requests: the fields that a user submits, and their validation."""
+"""Job requests: the fields that a user submits, and their validation.
 
+What they ask of appliances and of clusters is checked in `appliance_requests` and
+`cluster_requests`, beside what those have.
+"""
+
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from core.errors import InvalidInputError
-from core.quantities import format_size, format_value
+from core.schedule_times import check_schedule, check_time_zone
 from core.spec import limit_errors
-from jobqueue.executors.abilities import Need
-from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
+from jobqueue.executors.confinement import DEVICE_VARIABLES, DRIVER_CAPABILITIES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
-from jobqueue.jobs.arrays import parse_array
-from jobqueue.jobs.autoscaling_requests import autoscaling_errors
+from jobqueue.jobs.appliance_requests import is_slice_request, rental_errors, slice_errors
 from jobqueue.jobs.cluster_requests import option_errors
-from jobqueue.jobs.framework_requests import framework_errors
-from jobqueue.jobs.health_checks import health_check_errors
-from jobqueue.jobs.network_requests import network_errors
-from jobqueue.jobs.rental_requests import rental_errors
-from jobqueue.jobs.slice_requests import is_slice_request, slice_errors, slice_problem
-from jobqueue.placement.filters import TOTALS, apply_filters
-from jobqueue.placement.gangs import capacity
-from jobqueue.placement.ledger import Ledger, Mask
-from jobqueue.placement.sizing import whole_gpu_for
-from jobqueue.placement.views import ApplianceView, JobView
-from protocol.autoscaling import Autoscaling
+from jobqueue.jobs.relations import parse_array
+from jobqueue.jobs.settings import QueueSettings
+from protocol.autoscaling import Autoscaling, CostPeriod, ScalingMetric, ScalingWindow
+from protocol.gangs import LED_BY_FIRST, Framework, JobNetwork, job_network
 from protocol.job_spec import (
     MAX_PORT,
     MIN_IDLE_SECONDS,
     DatasetMount,
     FailureClass,
     HealthCheck,
+    HealthCheckKind,
     JobKind,
     JobRequest,
     Mount,
@@ -51,8 +46,6 @@ _SYSTEM_FOLDERS = frozenset({"dev", "proc", "sys"})
 _PORT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-
-
 _PARTS: Mapping[str, Any] = {
     "kind": JobKind,
     "mounts": list[Mount],
@@ -61,6 +54,11 @@ _PARTS: Mapping[str, Any] = {
     "health_check": HealthCheck | None,
     "autoscaling": Autoscaling | None,
 }
+
+_ASK = "An admin can allow it in the queue settings."
+_MAX_CHECK_LENGTH = 2000
+_MAX_SCALING_LENGTH = 200
+_REQUEST_METRICS = frozenset({ScalingMetric.CONCURRENT_REQUESTS, ScalingMetric.REQUESTS_PER_SECOND})
 
 
 def whole_parts(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,69 +104,43 @@ def request_errors(
     return errors
 
 
-def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: datetime) -> None:
-    """Raise `InvalidInputError` if the job exceeds every appliance.
-
-    A tenant without appliances may submit jobs: they wait for one.
-    """
-    able = [view for view in appliances if view.executors]
-    ledger = Ledger(able, now=now)
-    if not able:
+def permission_errors(request: JobRequest, settings: QueueSettings) -> Iterator[tuple[str, str]]:
+    """Yield what a request's network and devices would need that the tenant does not allow."""
+    if settings.allows_host_network:
         return
-    _check_staging(job, able)
-    # A job that names no profile gets a whole GPU where no slice suffices.
-    has_choice = job.slice_need is not None and not job.slice_need.profile
-    for wanted in (job, whole_gpu_for(job)) if has_choice else (job,):
-        large, _ = apply_filters(TOTALS, ledger, wanted.shape, np.ones(ledger.size, np.bool_))
-        if large.any():
-            _check_gang(wanted, ledger, large)
-            return
-    problem = slice_problem(job, able)
-    if problem is not None:
-        raise InvalidInputError(
-            f"The job {job.name!r} can't be submitted. {problem.sentence}",
-            code="no_such_slice",
-            errors={problem.field: [problem.sentence]},
-        )
-    job = whole_gpu_for(job) if has_choice else job
-    largest = max(able, key=_size)
-    requested = _figures(job.gpus, job.gpu_memory_bytes, job.cpus, job.memory_bytes)
-    gpu_memory_bytes = _gpu_memory(largest) if job.gpu_memory_bytes else 0
-    gpus, cpus, memory_bytes = _size(largest)
-    has = _figures(gpus, gpu_memory_bytes, cpus, memory_bytes)
-    raise InvalidInputError(
-        f"No appliance is large enough for {job.name!r}: it requests {requested}. The largest is "
-        f"{largest.name} with {has}. Request less, or add an appliance.",
-        code="exceeds_every_appliance",
-        errors=_excesses(job, able),
-    )
+    if job_network(request.network, request.framework, request.nodes) is JobNetwork.HOST:
+        yield "network", f"This tenant's jobs may not use the appliance's network. {_ASK}"
+    if request.uses_rdma:
+        yield "uses_rdma", f"This tenant's jobs may not use the appliance's RDMA devices. {_ASK}"
 
 
-def _check_staging(job: JobView, able: Sequence[ApplianceView]) -> None:
-    """Raise `InvalidInputError` if no agent fetches the datasets of a job."""
-    if not job.datasets or any(Need.DATASETS not in view.missing for view in able):
+def autoscaling_errors(policy: Autoscaling, *, has_ports: bool, has_gpus: bool) -> Iterator[str]:
+    """Yield what is wrong with how a service scales, whose job has ports or GPUs, or not."""
+    for _, error in limit_errors(policy):
+        yield error
+    if policy.min_instances > policy.max_instances:
+        yield f"min_instances is {policy.min_instances}; enter at most max_instances."
+    if policy.metric not in tuple(ScalingMetric):
+        yield f"{policy.metric!r} is not a metric; enter {', '.join(ScalingMetric)}."
         return
-    named = able[0].name if len(able) == 1 else "None of the appliances"
-    verb = "fetches no datasets" if len(able) == 1 else "fetches datasets"
-    problem = f"{named} {verb}. A newer agent with [datasets] in its configuration does."
-    message = f"The job {job.name!r} can't be submitted. {problem}"
-    raise InvalidInputError(message, code="no_dataset_cache", errors={"datasets": [problem]})
-
-
-def _check_gang(job: JobView, ledger: Ledger, large: Mask) -> None:
-    """Raise `InvalidInputError` if the appliances, while idle, can't hold all members."""
-    limit = capacity(ledger, job.shape, large)
-    if job.nodes > max(1, limit):
-        problem = (
-            f"{job.nodes} members with {_figures(job.gpus, 0, job.cpus, job.memory_bytes)} each "
-            f"exceed the tenant's appliances, which hold {limit}. Enter at most {limit} nodes, or "
-            "request less for each."
-        )
-        raise InvalidInputError(
-            f"The gang {job.name!r} can't be submitted. {problem}",
-            code="exceeds_all_appliances",
-            errors={"nodes": [problem]},
-        )
+    if not math.isfinite(policy.max_cost):
+        yield f"max_cost is {policy.max_cost:g}; enter an amount, or 0 for none."
+    if policy.cost_period not in tuple(CostPeriod):
+        yield f"cost_period is {policy.cost_period!r}; enter {' or '.join(CostPeriod)}."
+    metric = ScalingMetric(policy.metric)
+    yield from _target_errors(policy, metric, has_gpus=has_gpus)
+    if metric in _REQUEST_METRICS and not has_ports:
+        yield f"{metric.value} are counted at ports; add one, or choose another metric."
+    yield from _sample_errors(policy, metric)
+    has_waking_window = any(window.min_instances for window in policy.windows)
+    if policy.min_instances == 0 and not (
+        has_ports or has_waking_window or metric is ScalingMetric.SAMPLES
+    ):
+        yield "min_instances is 0, but nothing would wake the service; add a port, or enter 1."
+    if metric is ScalingMetric.SCHEDULE and not policy.windows:
+        yield "The metric schedule needs windows; add one."
+    for window in policy.windows:
+        yield from _window_errors(window)
 
 
 def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -187,8 +159,8 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _idle_errors(request)
     yield from _service_errors(request)
     yield from _gang_errors(request)
-    yield from network_errors(request)
-    yield from framework_errors(request)
+    yield from _network_errors(request)
+    yield from _framework_errors(request)
     yield from option_errors(request)
     yield from rental_errors(request)
 
@@ -200,7 +172,7 @@ def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         yield "name", f"The name has {len(request.name)} characters; use at most {MAX_NAME_LENGTH}."
     elif not request.name.isprintable():
         yield "name", "The name has unprintable characters; use letters and digits."
-    # Whether a cluster of the tenant runs jobs without one is checked by `jobqueue.queue.clusters`.
+    # Whether a cluster of the tenant runs jobs without one is checked by `cluster_requests`.
     if request.image and not is_image_name(request.image):
         shown = repr(request.image[:MAX_IMAGE_LENGTH])
         form = "use the form 'registry:5000/team/app:1.2', in lower case"
@@ -285,7 +257,7 @@ def _service_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
             yield "autoscaling", "Only a service scales by itself; set kind to service."
     elif request.array:
         yield "array", "A service has instances instead of an array; set instances."
-    for error in () if check is None else health_check_errors(check):
+    for error in () if check is None else _health_check_errors(check):
         yield "health_check", error
     policy = request.autoscaling
     if policy is not None and request.kind is JobKind.SERVICE:
@@ -349,44 +321,94 @@ def _env_errors(where: str, env: dict[str, str]) -> Iterator[tuple[str, str]]:
     for name, value in env.items():
         if not _VARIABLE.fullmatch(name):
             yield where, f"{name!r} is not a variable name; use letters, digits and underscores."
-        if name in DEVICE_VARIABLES or (name == CAPABILITIES and "all" in value.split(",")):
+        if name in DEVICE_VARIABLES or (name == DRIVER_CAPABILITIES and "all" in value.split(",")):
             yield where, f"{name} would give the container devices of the host; remove it."
         if "\0" in value:
             yield where, f"The value of {name} has a zero byte; remove it."
 
 
-def _excesses(job: JobView, able: Sequence[ApplianceView]) -> dict[str, list[str]]:
-    figures = {
-        "gpus": (job.gpus, max(_size(view)[0] for view in able)),
-        "gpu_memory_bytes": (job.gpu_memory_bytes, max(map(_gpu_memory, able))),
-        "cpus": (job.cpus, max(_size(view)[1] for view in able)),
-        "memory_bytes": (job.memory_bytes, max(_size(view)[2] for view in able)),
-    }
-    errors = {}
-    for name, (wanted, maximum) in figures.items():
-        if wanted > maximum:
-            # GPUs of unknown memory have 0.
-            available = format_value(name, maximum) if maximum or name == "gpus" else "unknown"
-            errors[name] = [
-                f"{format_value(name, wanted)} requested; the most available is {available}."
-            ]
-    return errors
+def _network_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    """Yield the errors of a request's network, by field."""
+    names = tuple(JobNetwork)
+    if request.network and request.network not in names:
+        yield "network", f"{request.network!r} is not one of: {', '.join(names)}."
+    is_gang = request.nodes > 1
+    if request.network == JobNetwork.GANG and not is_gang:
+        instead = "set nodes to 2 or more, or remove the network"
+        if request.kind is JobKind.SERVICE:
+            instead = "a service has none; remove the network"
+        yield "network", f"A private network connects the members of a gang: {instead}."
+    has_framework = request.framework not in {"", Framework.NONE}
+    if request.network == JobNetwork.BRIDGE and is_gang and has_framework:
+        why = f"members on other appliances can't reach each other, which {request.framework} needs"
+        instead = "Choose gang, or host if the tenant allows it."
+        yield "network", f"On the engine's bridge, {why}. {instead}"
 
 
-def _figures(gpus: int, gpu_memory_bytes: int, cpus: float, memory_bytes: int) -> str:
-    memory = f" with {format_size(gpu_memory_bytes)}" if gpu_memory_bytes else ""
-    own = format_size(memory_bytes)
-    return f"{gpus} GPUs{memory}, {cpus:g} CPU cores and {own} of memory"
+def _framework_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    """Yield the errors of a request's framework, by field."""
+    framework = request.framework
+    if framework not in tuple(Framework):
+        yield "framework", f"{framework!r} is not one of: {', '.join(Framework)}."
+    if framework == Framework.NONE:
+        return
+    if request.kind is JobKind.SERVICE or request.array:
+        kind = "a service" if request.kind is JobKind.SERVICE else "an array"
+        yield "framework", f"A framework is for gangs and single jobs, not for {kind}; remove it."
+    if request.nodes == 1 or framework not in LED_BY_FIRST:
+        return
+    if request.on_member_loss == OnMemberLoss.CONTINUE:
+        problem = f"A gang of {framework} does not go on without a member"
+        yield "on_member_loss", f"{problem}; choose stop or restart."
+    if not request.command:
+        problem = f"A gang of {framework} needs the command that its first member runs"
+        yield "command", f"{problem}; enter one."
 
 
-def _size(view: ApplianceView) -> tuple[int, float, int]:
-    """Return the GPUs, cores and memory of an appliance, or of the largest node of a cluster."""
-    if view.cluster is not None:
-        return view.cluster.largest
-    return len(view.gpus), view.cpus, view.memory_bytes
+def _health_check_errors(check: HealthCheck) -> Iterator[str]:
+    """Yield what is wrong with a health check."""
+    if check.kind is not HealthCheckKind.COMMAND and not check.port:
+        yield "port of the check is 0; enter 1 or more."
+    path, command = check.path, check.command
+    is_path = path.startswith("/") and path.isprintable() and " " not in path
+    if check.kind is HealthCheckKind.HTTP and (not is_path or len(path) > _MAX_CHECK_LENGTH):
+        yield f"{path!r} is not a path; enter one such as '/health'."
+    is_command = command.strip() and "\0" not in command and len(command) <= _MAX_CHECK_LENGTH
+    if check.kind is HealthCheckKind.COMMAND and not is_command:
+        yield f"{command!r} is not a command; enter one such as 'pg_isready'."
+    for _, error in limit_errors(check):
+        yield error.replace(" is ", " of the check is ")
 
 
-def _gpu_memory(view: ApplianceView) -> int:
-    if view.cluster is not None:
-        return int(view.cluster.gpu_memory_bytes.max(initial=0))
-    return max((gpu.memory_bytes for gpu in view.gpus), default=0)
+def _target_errors(policy: Autoscaling, metric: ScalingMetric, *, has_gpus: bool) -> Iterator[str]:
+    if not (math.isfinite(policy.target) and policy.target > 0):
+        yield f"target is {policy.target:g}; enter more than 0."
+    if metric is ScalingMetric.GPU_UTILIZATION:
+        if not has_gpus:
+            yield "gpu_utilization needs GPUs; set gpus, or choose another metric."
+        if policy.target > 100:  # noqa: PLR2004 - percent
+            yield f"target is {policy.target:g}; a utilization is at most 100 percent."
+
+
+def _sample_errors(policy: Autoscaling, metric: ScalingMetric) -> Iterator[str]:
+    parts = policy.samples.split(".")
+    is_name = len(parts) == 2 and all(parts) and policy.samples.isprintable()  # noqa: PLR2004
+    if metric is not ScalingMetric.SAMPLES:
+        if policy.samples or policy.tags:
+            yield "samples and tags are for the metric samples; choose it, or remove them."
+    elif not is_name or len(policy.samples) > _MAX_SCALING_LENGTH:
+        yield f"samples is {policy.samples!r}; enter MEASUREMENT.FIELD, such as redis.queue_length."
+    if any(len(name) + len(value) > _MAX_SCALING_LENGTH for name, value in policy.tags.items()):
+        yield f"A tag has more than {_MAX_SCALING_LENGTH} characters; enter a shorter one."
+
+
+def _window_errors(window: ScalingWindow) -> Iterator[str]:
+    for _, error in limit_errors(window):
+        yield f"{error.removesuffix('.')}, in each window."
+    if window.min_instances > window.max_instances:
+        yield "min_instances of a window is above its max_instances; enter at most that."
+    for check, text in ((check_schedule, window.schedule), (check_time_zone, window.time_zone)):
+        try:
+            check(text)
+        except ValueError as error:
+            yield str(error)

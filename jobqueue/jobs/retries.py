@@ -31,7 +31,7 @@ from jobqueue.jobs.gangs import (
 )
 from jobqueue.jobs.preemptions import end_text
 from jobqueue.jobs.quarantine import is_start_fault
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.jobs.transitions import move_job, record_event, shorten
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import queue_time

@@ -17,8 +17,7 @@ from sqlalchemy.orm.util import identity_key
 from sqlalchemy.schema import CreateTable
 
 from core.changes import ANY, Topic, note_change
-from core.db import chunked
-from core.guarded_update import changed_one
+from core.db import changed_one, chunked
 from jobqueue.models import Attempt, Job, JobEvent, ServiceUpdate
 from jobqueue.states import (
     ATTEMPT_TRANSITIONS,
@@ -150,6 +149,21 @@ def lock_jobs(
         locked = select(Job.id).where(Job.id.in_(chunk), Job.state.in_(expected))
         locked_ids.update(session.scalars(locked.with_for_update()))
     return locked_ids
+
+
+def withdraw_data(session: Session, job_ids: Collection[str]) -> None:
+    """Let the appliances that jobs are bound to fetch no data for them. Call it before they end."""
+    for chunk in chunked(sorted(job_ids)):
+        fetching = (
+            select(Attempt.appliance_id)
+            .join(Job, Job.id == Attempt.job_id)
+            .where(
+                Attempt.job_id.in_(chunk),
+                Attempt.state == AttemptState.BOUND,
+                Job.options["datasets"].as_string().is_not(None),
+            )
+        )
+        bump_generations(session, session.scalars(fetching.distinct()).all())
 
 
 def move_locked(

@@ -20,9 +20,8 @@ from fsspec.implementations.local import LocalFileSystem
 from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, changed_one, transaction
 from core.errors import ConfigurationError, UnavailableError
-from core.guarded_update import changed_one
 from jobqueue.jobs.transitions import note_attempt
 from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, delete_log, file_name, read_chunks
 from jobqueue.models import Attempt, LogChunk

@@ -17,7 +17,7 @@ from jobqueue.partitions.orders import GPU, Policy, covers, sharing_hardware
 from jobqueue.rentals import on_appliances_of_tenant
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import MIGProfile, PartitionMode
-from tenants.fleet.reports import ReportCache
+from tenants.fleet.appliances import ReportCache
 from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance
 

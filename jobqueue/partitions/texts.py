@@ -1,11 +1,20 @@
-"""Slices of GPUs in words: what a job requests, and what it has."""
+"""Slices and slots of GPUs in words: what a job requests and has, and what is free."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from core.quantities import format_size
+from jobqueue.partitions.allocations import Occupancy, Segment, SegmentKind
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.slices import SliceNeed
+from jobqueue.rentals import ListedJob
 from protocol.gpu_slices import GPUSlice, PartitionMode
+
+_KIND_TEXTS = {
+    SegmentKind.FREE: "free",
+    SegmentKind.UNUSABLE: "unusable",
+    SegmentKind.IDLE: "idle",
+}
 
 
 def requested_text(job: Any) -> str:  # noqa: ANN401 - see below
@@ -39,3 +48,26 @@ def slice_words(mode: PartitionMode, *, profile: str, memory_bytes: int, share_m
     size = f" with {format_size(memory_bytes)}" if memory_bytes else ""
     memory = ", memory not limited" if mode is PartitionMode.TIME_SLICING else size
     return f"{name[:1].upper()}{name[1:]} {what}{memory}"
+
+
+def slots_text(occupancy: Occupancy) -> str:
+    """Return how a GPU is shared and what is free, such as `MIG, 3 of 8 slots free`."""
+    free = occupancy.slots_with(SegmentKind.FREE, SegmentKind.IDLE)
+    noun = "slots" if occupancy.mode is PartitionMode.MIG else "shares"
+    return f"{MODE_NAMES[occupancy.mode]}, {free} of {occupancy.slots} {noun} free"
+
+
+def place_text(segment: Segment, occupancy: Occupancy) -> str:
+    """Return where a segment is, such as `slot 4` or `2 of 4 shares`."""
+    if occupancy.mode is not PartitionMode.MIG:
+        return f"{segment.slots} of {occupancy.slots} shares"
+    if segment.slots == 1:
+        return f"slot {segment.start}"
+    return f"slots {segment.start} to {segment.end - 1}"
+
+
+def content_text(segment: Segment, jobs: Mapping[str, ListedJob]) -> str:
+    """Return what is on a segment: the name of its job, or that nothing is."""
+    if segment.kind is SegmentKind.JOB:
+        return jobs[segment.job_id].name
+    return _KIND_TEXTS[segment.kind]

@@ -43,7 +43,7 @@ from jobqueue.placement.host_filters import (
     too_few_usable,
 )
 from jobqueue.placement.ledger import Ledger, Mask
-from jobqueue.placement.rental_filters import (
+from jobqueue.placement.rental_choice import (
     GRANT_FILTERS,
     full_contracts,
     full_fact,
@@ -390,9 +390,9 @@ FREE: Sequence[Filter] = (
     Filter("cluster_busy", full_nodes, busy_fact, is_of_clusters=True),
 )
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
-# Of the filter that `jobqueue.placement.reserved` makes for each job.
+# Of the filter that `jobqueue.placement.plan_state` makes for each job.
 RESERVED_CODE = "reserved"
-# Of the one that `jobqueue.placement.data_wait` makes.
+# Of the one that `jobqueue.placement.data_locality` makes.
 DATA_CODE = "data_missing"
 _ORDER = {
     code: order

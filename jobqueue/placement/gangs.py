@@ -19,11 +19,10 @@ from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import apply_filters, most_relevant_first
 from jobqueue.placement.ledger import Ints, Ledger, Mask
-from jobqueue.placement.networks import Reach
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.preemption import Rules, stoppable_jobs, victims_at
 from jobqueue.placement.quotas import Verdict
-from jobqueue.placement.views import JobShape, JobView, RunningJob
+from jobqueue.placement.views import JobShape, JobView, Reach, RunningJob
 
 # Waiting gangs that are protected; those behind them wait for their turn.
 MAX_PROTECTED = 10

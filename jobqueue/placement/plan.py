@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobqueue.placement.backfill import earliest_start
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import (
     FEASIBLE,
@@ -26,11 +25,11 @@ from jobqueue.placement.filters import (
     rejection,
 )
 from jobqueue.placement.ledger import Ledger, Mask
-from jobqueue.placement.plan_state import PlanState
+from jobqueue.placement.plan_state import NO_SLICES, PlanState, sized, slice_text
 from jobqueue.placement.preemption import find_victims
 from jobqueue.placement.quotas import Verdict
-from jobqueue.placement.rental_order import offer_groups, rental_reason
-from jobqueue.placement.sizing import NO_SLICES, sized, slice_text
+from jobqueue.placement.rental_choice import offer_groups, rental_reason
+from jobqueue.placement.reservations import earliest_start
 from jobqueue.placement.views import ApplianceView, JobShape, JobView, RunningJob
 from protocol.clusters import requested_gpus
 

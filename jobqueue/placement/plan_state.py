@@ -1,30 +1,36 @@
-"""What each job of a plan has and counts towards: resources, claims, caps and quotas. Pure."""
+"""What each job of a plan has and counts towards: size, resources, claims, caps, quotas. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from jobqueue.placement.backfill import Reservations
-from jobqueue.placement.data_locality import DataLocality, total_bytes
-from jobqueue.placement.data_wait import DataWait
+from jobqueue.executors.abilities import Need
+from jobqueue.partitions.isolation import MODE_NAMES
+from jobqueue.placement.data_locality import DataLocality, DataWait, total_bytes
 from jobqueue.placement.filters import (
+    CHOSEN,
     FEASIBLE,
     FREE,
+    RENTED,
     Filter,
     Rejection,
     apply_filters,
+    passing,
 )
 from jobqueue.placement.ledger import IN_QUEUE, Allocation, Ledger, Mask
 from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import Owner, Rules, picked_gpus
 from jobqueue.placement.quotas import Quotas, Verdict
-from jobqueue.placement.reserved import ReservedTimes
+from jobqueue.placement.reservations import Reservations, ReservedTimes
 from jobqueue.placement.slices import Part
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
-from protocol.gpu_slices import WHOLE_GPU, GPUSlice
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice, PartitionMode
+
+NO_SLICES = "No GPU that it may use is cut into slices that suffice, so it gets a whole one."
 
 
 class PlanState:
@@ -223,3 +229,48 @@ class PlanState:
     def rules(self, reclaim: Verdict | None = None) -> Rules:
         """Return which running jobs may stop for a waiting one."""
         return Rules(self.quotas, self._owners, reclaim)
+
+
+def sized(ledger: Ledger, job: JobView) -> JobView:
+    """Return a job with the size of its slice, or one for a whole GPU in place of it.
+
+    It gets a whole one if it names no profile, and none of the GPUs that it may use is cut into
+    slices that suffice.
+    """
+    need, slices, shape = job.slice_need, ledger.slices, job.shape
+    if need is None:
+        return job
+    if slices is not None:
+        places = passing((*CHOSEN, *RENTED), ledger, shape, np.ones(ledger.size, np.bool_))
+        if (ledger.eligible(shape) & places).any():
+            return msgspec.structs.replace(job, gpu_milli=slices.milli(need))
+    return job if need.profile else whole_gpu_for(job)
+
+
+def whole_gpu_for(job: JobView) -> JobView:
+    """Return a job that requests a whole GPU in place of a slice."""
+    memory_bytes = job.slice_need.memory_bytes if job.slice_need else 0
+    return msgspec.structs.replace(
+        job,
+        slice_need=None,
+        gpus=1,
+        gpu_milli=WHOLE_GPU,
+        gpu_memory_bytes=memory_bytes,
+        needs=job.needs - {Need.GPU_SLICE},
+    )
+
+
+def slice_text(ledger: Ledger, held: GPUSlice, place: int, slot: int) -> str:
+    """Return what a job gets of a GPU, as a sentence."""
+    slices, view = ledger.slices, ledger.views[place]
+    gpu = f"GPU {slot}"
+    if held.mode is not PartitionMode.MIG:
+        shares = "a share" if held.shares == 1 else f"{held.shares} shares"
+        return f"It gets {shares} of {gpu} under {MODE_NAMES[held.mode]}."
+    last = held.start + held.slots - 1
+    slots = f"slot {last}" if held.slots == 1 else f"slots {held.start} to {last}"
+    text = f"It gets a {held.profile} instance in {slots} of {gpu}."
+    is_alone = slices is not None and len(slices.parts_at(place, slot)) == 1
+    if is_alone and slices is not None and slices.changes_layout(place, slot):
+        text += f" {gpu} of {view.name} was idle, so its layout changes for this job."
+    return text

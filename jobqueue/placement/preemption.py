@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobqueue.placement.backfill import earliest_start
 from jobqueue.placement.ledger import Allocation, Ledger, Mask
 from jobqueue.placement.quotas import NOTHING, Quotas, Use, Verdict
-from jobqueue.placement.room import Room
+from jobqueue.placement.reservations import Room, earliest_start
 from jobqueue.placement.slices import Part
 from jobqueue.placement.views import JobView, RunningJob
 from protocol.gpu_slices import WHOLE_GPU

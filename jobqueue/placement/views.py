@@ -8,6 +8,7 @@ clusters also have jobs that request thousandths without a slice.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,6 @@ import msgspec
 from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import IsolationRules
 from jobqueue.placement.clusters import ANY_QUEUE, ClusterView, NodeNeed, QueueNeed
-from jobqueue.placement.networks import Reach
 from jobqueue.placement.rentals import RentalNeed, RentalView
 from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest
 from jobqueue.projects.guarantees import QuotaKey
@@ -29,6 +29,15 @@ UNLIMITED = timedelta(days=3650)
 PRIORITY_POINT = timedelta(minutes=10)
 # A job with one of these runs on clusters alone. Those of others have no partitions in their shape.
 _CLUSTER_NEEDS = frozenset({Need.NO_IMAGE, Need.SLURM_OPTIONS})
+
+
+class Reach(IntEnum):
+    """Where an appliance's members of a gang with a private network may have others."""
+
+    NONE = 0
+    ALONE = 1
+    SITE = 2
+    ANYWHERE = 3
 
 
 @dataclass(frozen=True, slots=True)

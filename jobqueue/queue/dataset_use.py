@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from core.quantities import format_share
 from datasets.models import Dataset, DatasetVersion, VersionState
-from jobqueue.jobs.queue_settings import is_clean_path
+from jobqueue.jobs.settings import is_clean_path
 from protocol.job_spec import DatasetMount, JobRequest
 from tenants.scope import Scope
 

@@ -1,37 +1,44 @@
-"""Explain from the database why a job is pending, and where a new one would go."""
+"""Explain from the database why a job is pending, where a new one would go, and when they start.
+
+Now and then, the expected starts of the jobs at the front of a queue are stored. When such a job
+has started, the forecast is settled: by how much later or earlier it was. The errors of a tenant
+are shown beside each new forecast, so that users know what it is worth.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import numpy as np
+from sqlalchemy import bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
+from core.db import changed_rows
 from core.ids import new_id
-from jobqueue.dispatch.appliance_views import (
-    matching_models,
-    models_of,
-    tenant_views,
+from jobqueue.dispatch.appliance_views import matching_models, models_of
+from jobqueue.dispatch.snapshot import (
+    cached_copies,
+    placement_order,
+    queue_order,
+    read_snapshot,
+    with_jobs,
 )
-from jobqueue.dispatch.cached_copies import cached_copies
-from jobqueue.dispatch.queue_order import placement_order, queue_order, with_jobs
-from jobqueue.dispatch.running_jobs import partitions_of
-from jobqueue.dispatch.snapshot import read_snapshot
-from jobqueue.dispatch.waiting_jobs import job_view, slice_need
+from jobqueue.dispatch.usable_appliances import tenant_views
+from jobqueue.dispatch.waiting_jobs import job_view, partitions_of, slice_need
 from jobqueue.executors.abilities import Need, needs_of
+from jobqueue.fairshare.models import StartForecast
 from jobqueue.fairshare.points import QueueOrder
-from jobqueue.jobs.arrays import parse_array
-from jobqueue.jobs.queue_settings import settings_of
-from jobqueue.models import Job
-from jobqueue.placement.explanation import Explanation, explain_jobs
+from jobqueue.jobs.relations import parse_array
+from jobqueue.jobs.settings import settings_of
+from jobqueue.models import CHARGED_FROM, Attempt, Job
+from jobqueue.placement.explanation import Explanation, ForecastErrors, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, Filter, apply_filters
 from jobqueue.placement.plan import Planner
-from jobqueue.placement.sizing import sized
+from jobqueue.placement.plan_state import sized
 from jobqueue.placement.views import JobView, Snapshot
 from jobqueue.projects.models import Project
-from jobqueue.queue.forecasts import forecast_errors
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.states import WAITING, DependencyCondition
 from protocol.job_spec import JobKind, JobRequest
@@ -41,6 +48,13 @@ from tenants.scope import Scope
 # Jobs at the front of the queue that an explanation places first; of a longer queue, the rest
 # between them and the job is left out.
 MAX_BEFORE = 1000
+# Of a queue, so many jobs at its front get forecasts: at most one in each interval.
+MAX_FRONT = 100
+MAX_MADE = 20
+INTERVAL = timedelta(hours=1)
+SHOWN_FOR = timedelta(days=30)
+# The latest ones of each tenant are stored.
+MAX_STORED = 5000
 
 
 def explain_job(
@@ -208,3 +222,88 @@ def view_of(
         needs=needs - {Need.NO_IMAGE},
         partitions=partitions_of(request.cluster_options),
     )
+
+
+def tenants_with_forecasts(session: Session) -> Sequence[str]:
+    """Return the tenants with jobs that wait, or forecasts that are not settled."""
+    waiting = select(Job.tenant_id).where(Job.state.in_(WAITING))
+    unsettled = select(StartForecast.tenant_id).where(StartForecast.late_seconds.is_(None))
+    return session.scalars(waiting.union(unsettled)).all()
+
+
+def make_forecasts(session: Session, tenant_id: str, *, now: datetime) -> list[StartForecast]:
+    """Return when jobs at the front of a tenant's queue are expected to start, to be stored."""
+    snapshot = read_snapshot(session, tenant_id, now=now)
+    order = queue_order(session, tenant_id, snapshot)
+    front = order.ids[:MAX_FRONT]
+    recent = select(StartForecast.job_id).where(
+        StartForecast.job_id.in_(front), StartForecast.made_at > now - INTERVAL
+    )
+    fresh = set(session.scalars(recent))
+    due = [ident for ident in front if ident not in fresh][:MAX_MADE]
+    snapshot = with_jobs(session, tenant_id, snapshot, front, order)
+    expected = {
+        ident: explanation.expected_start_at
+        for ident, explanation in explain_jobs(snapshot, due).items()
+    }
+    return [
+        StartForecast(tenant_id=tenant_id, job_id=ident, made_at=now, expected_start_at=at)
+        for ident, at in expected.items()
+        if at is not None and at > now
+    ]
+
+
+def settle_forecasts(session: Session, tenant_id: str, *, now: datetime) -> int:
+    """Compare forecasts with what happened; return how many were settled.
+
+    Those of jobs that will never start are deleted, as are those that are too old or too many.
+    """
+    unsettled = (StartForecast.tenant_id == tenant_id, StartForecast.late_seconds.is_(None))
+    started = (
+        select(
+            StartForecast.id,
+            StartForecast.expected_start_at,
+            func.min(CHARGED_FROM).label("started_at"),
+        )
+        .join(Attempt, Attempt.job_id == StartForecast.job_id)
+        .where(*unsettled, StartForecast.made_at <= CHARGED_FROM)
+        .group_by(StartForecast.id, StartForecast.expected_start_at)
+    )
+    settled = [
+        {
+            "forecast_id": row.id,
+            "late": (row.started_at - row.expected_start_at).total_seconds(),
+        }
+        for row in session.execute(started)
+    ]
+    if settled:
+        statement = update(StartForecast).where(StartForecast.id == bindparam("forecast_id"))
+        session.connection().execute(statement.values(late_seconds=bindparam("late")), settled)
+    still_waiting = select(Job.id).where(Job.tenant_id == tenant_id, Job.state.in_(WAITING))
+    never = delete(StartForecast).where(*unsettled, StartForecast.job_id.not_in(still_waiting))
+    changed_rows(session, never, synchronize_session=False)
+    _drop_oldest(session, tenant_id, now=now)
+    return len(settled)
+
+
+def forecast_errors(session: Session, tenant_id: str, *, now: datetime) -> ForecastErrors | None:
+    """Return how wrong the tenant's forecasts of the last 30 days were; None if none is settled."""
+    late = select(StartForecast.late_seconds).where(
+        StartForecast.tenant_id == tenant_id,
+        StartForecast.made_at > now - SHOWN_FOR,
+        StartForecast.late_seconds.is_not(None),
+    )
+    errors = np.abs(np.array(session.scalars(late).all(), np.float64))
+    if not errors.size:
+        return None
+    median, p90 = np.percentile(errors, [50, 90]).tolist()
+    return ForecastErrors(count=errors.size, median_seconds=median, p90_seconds=p90)
+
+
+def _drop_oldest(session: Session, tenant_id: str, *, now: datetime) -> None:
+    of_tenant = StartForecast.tenant_id == tenant_id
+    newest = select(StartForecast.made_at).where(of_tenant)
+    last = session.scalar(newest.order_by(StartForecast.made_at.desc()).offset(MAX_STORED).limit(1))
+    before = max(now - SHOWN_FOR, last) if last is not None else now - SHOWN_FOR
+    old = delete(StartForecast).where(of_tenant, StartForecast.made_at <= before)
+    changed_rows(session, old, synchronize_session=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.rented_views import usable_views
+from jobqueue.dispatch.usable_appliances import usable_views
 from jobqueue.models import Job
 from jobqueue.placement.views import ApplianceView
 from jobqueue.projects.guarantees import ALL_GPUS, QuotaKey

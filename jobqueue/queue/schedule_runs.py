@@ -6,8 +6,8 @@ from msgspec import structs
 from sqlalchemy import ColumnElement, and_, exists, select, update
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import ConflictError, VedetteError
-from core.guarded_update import changed_one
 from core.schedule_times import next_time, times_between
 from core.secretbox import SecretBox
 from jobqueue.jobs.job_secrets import decrypt_secrets

@@ -18,10 +18,10 @@ from core.errors import ConflictError, InvalidInputError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, Paging, list_page, paginate
 from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from core.secretbox import SecretBox
+from jobqueue.jobs.cluster_requests import cluster_errors
 from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.jobs.requests import MAX_NAME_LENGTH, request_errors
 from jobqueue.models import JobSchedule, ScheduleRun
-from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.templates import store_request
 from jobqueue.states import Missed, Overlap
 from protocol.job_spec import JobKind, JobRequest

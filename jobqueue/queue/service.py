@@ -15,31 +15,33 @@ from core.ids import new_id
 from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
-from jobqueue.dispatch.appliance_views import models_of, tenant_views
-from jobqueue.dispatch.rented_views import usable_views
+from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.usable_appliances import tenant_views, usable_views
 from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.holds.service import require_no_hold
-from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
-from jobqueue.jobs.dependencies import (
+from jobqueue.jobs.appliance_requests import check_capacity
+from jobqueue.jobs.cluster_requests import cluster_errors
+from jobqueue.jobs.end_notices import notify_errors
+from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
+from jobqueue.jobs.relations import (
+    ArraySpec,
     Dependencies,
     add_dependencies,
+    add_other_tasks,
+    check_array_size,
     find_dependencies,
+    parse_array,
     stored_dependencies,
     waiting_message,
 )
-from jobqueue.jobs.end_notices import notify_errors
-from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
-from jobqueue.jobs.network_requests import permission_errors
-from jobqueue.jobs.queue_settings import mount_errors, settings_of
-from jobqueue.jobs.requests import check_capacity, check_request
+from jobqueue.jobs.requests import check_request, permission_errors
+from jobqueue.jobs.settings import mount_errors, policy_for_job, settings_of
 from jobqueue.jobs.shown import with_attempts, with_users
 from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.placement.views import ApplianceView, queue_time
-from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
-from jobqueue.queue.clusters import cluster_errors
-from jobqueue.queue.container_policies import policy_for_job
+from jobqueue.projects.service import project_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
 from jobqueue.rentals import on_appliances_of
 from jobqueue.states import WAITING, JobState, Reason
@@ -63,6 +65,7 @@ _NOT_STORED = frozenset(
     {"secrets", "secrets_from", "after_ok", "after_any", "array", "instances"}
     | {"kind", "container_policy", "project"}
 )
+MAX_JOBS = 100
 
 
 def attempts_between(
@@ -150,6 +153,46 @@ def submit_job(
     session.flush()
     add_other_tasks(session, job, array.indexes[1:], is_notice_due=False)
     return job
+
+
+def apply_jobs(
+    session: Session, scope: Scope, requests: Sequence[JobRequest], *, box: SecretBox, now: datetime
+) -> list[Job]:
+    """Submit up to `MAX_JOBS` jobs in their order; roll the transaction back on an error.
+
+    Raises:
+        InvalidInputError: with the errors of all jobs, by `jobs.NUMBER.FIELD`.
+    """
+    scope.require(Permission.SUBMIT_JOBS)
+    views = usable_views(session, scope.require_tenant(), now=now)
+    jobs: list[Job] = []
+    errors: dict[str, list[str]] = {}
+    for number, request in enumerate(requests):
+        try:
+            jobs.append(submit_job(session, scope, request, box=box, now=now, views=views))
+        except InvalidInputError as error:
+            job_errors = error.errors or {"name": [error.message]}
+            errors |= {f"jobs.{number}.{name}": list(texts) for name, texts in job_errors.items()}
+    if errors:
+        count = sum(map(len, errors.values()))
+        message = f"No job was submitted: {count} error{'' if count == 1 else 's'}."
+        raise InvalidInputError(message, errors=errors)
+    return jobs
+
+
+def rehearse_jobs(
+    session: Session, scope: Scope, requests: Sequence[JobRequest], *, box: SecretBox, now: datetime
+) -> list[Job]:
+    """Return the jobs that `apply_jobs` would submit, of arrays the first task; nothing is stored.
+
+    Raises:
+        InvalidInputError: as `apply_jobs` does.
+    """
+    savepoint = session.begin_nested()
+    jobs = apply_jobs(session, scope, requests, box=box, now=now)
+    session.expunge_all()
+    savepoint.rollback()
+    return jobs
 
 
 def checked_job(

@@ -10,18 +10,19 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from core.quantities import format_size
-from jobqueue.dispatch.appliance_views import models_of, tenant_views
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.usable_appliances import tenant_views
+from jobqueue.jobs.settings import settings_of
 from jobqueue.partitions.isolation import ISOLATION, Isolation, IsolationRules
 from jobqueue.partitions.texts import slice_words
 from jobqueue.placement.clusters import ClusterRoom
 from jobqueue.placement.filters import passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.plan import Planner
-from jobqueue.placement.sizing import sized
+from jobqueue.placement.plan_state import sized
 from jobqueue.placement.slices import GPUKind, Part, SliceNeed, SliceRequest, fitting_part, options
 from jobqueue.placement.views import JobShape, Snapshot
-from jobqueue.projects.members import project_for_job
+from jobqueue.projects.service import project_for_job
 from jobqueue.queue.pending import filters_for, view_of
 from protocol.gpu_slices import MAX_SHARES, WHOLE_GPU, PartitionMode
 from protocol.job_spec import JobRequest

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from core.db import begin_writing
 from core.errors import ConflictError
-from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.gangs import stops_together
 from jobqueue.jobs.transitions import (
     change_job,
@@ -20,6 +19,7 @@ from jobqueue.jobs.transitions import (
     move_job,
     record_event,
     record_events,
+    withdraw_data,
 )
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.service import get_job

@@ -14,9 +14,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
+from jobqueue.jobs.cluster_requests import cluster_errors
 from jobqueue.jobs.requests import MAX_NAME_LENGTH, request_errors, request_from
 from jobqueue.models import JobTemplate
-from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.shipped_templates import SHIPPED, ShippedTemplate
 from protocol.job_spec import JobRequest
 from tenants.permissions import Permission

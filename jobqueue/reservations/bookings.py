@@ -1,4 +1,4 @@
-"""Bookings: what reservations keep of rented appliances.
+"""Bookings: what reservations keep of rented appliances, and what others keep of the same ones.
 
 Appliances are chosen when a reservation is saved, by the rules that place jobs on offers: those of
 the tenant's contracts that meet what it asks, the cheapest first, if they are free in all of its
@@ -6,7 +6,7 @@ times of the next months.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,22 +15,14 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from core.db import chunked
-from jobqueue.grants import read_grants
+from core.errors import InvalidInputError
 from jobqueue.holds.service import rental_hold
-from jobqueue.placement.rental_filters import GRANT_FILTERS
+from jobqueue.placement.rental_choice import GRANT_FILTERS
 from jobqueue.placement.rentals import RentalNeed, RentalView, price_text, rental_need
-from jobqueue.placement.views import JobShape, ReservationView
-from jobqueue.projects.models import Project
+from jobqueue.placement.views import JobShape
 from jobqueue.reservations.models import Booking, Reservation
-from jobqueue.reservations.overlaps import (
-    OTHER_CUSTOMER,
-    KeptTimes,
-    active_bookings,
-    busy_periods,
-    kept_on,
-    kept_under,
-)
-from jobqueue.reservations.periods import Period, TakenTimes, periods_of
+from jobqueue.reservations.periods import Period, TakenTimes, periods_until
+from jobqueue.reservations.views import OTHER_CUSTOMER, PROVIDER, active_bookings, read_grants
 from tenants.models import Tenant
 from tenants.models.rentals import Grant, OfferedAppliance
 
@@ -38,6 +30,8 @@ MAX_BOOKED = 100
 _SHAPE = JobShape(gpus=1)
 _FILTERS = ("offer_region", "offer_compliance", "offer_availability", "offer_reputation")
 Columns = Mapping[str, Any]
+# How often all may begin that have an appliance in common; comparing a thousand takes a second.
+MAX_COMPARED = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +40,15 @@ class Choice:
 
     bookings: list[Booking]
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTimes:
+    """GPUs of an appliance that a reservation keeps; `gpus` is None for all of them."""
+
+    holder: str
+    gpus: int | None
+    periods: Sequence[Period]
 
 
 def providers_of(session: Session, tenant_id: str, *, now: datetime) -> set[str]:
@@ -92,7 +95,7 @@ def choose(
     providers = {row.appliance_id: row.provider_id for row in rows}
     others = kept_on(session, reservation, providers, now=now, until=until)
     limited = {grant.contract_id for grant in usable.values() if grant.max_gpus}
-    booked = kept_under(session, reservation, limited, now=now, until=until)
+    booked = _kept_under(session, reservation, limited, now=now, until=until)
     bookings: list[Booking] = []
     booked_gpus: defaultdict[str, int] = defaultdict(int)
     for row in rows:
@@ -156,73 +159,10 @@ def close_contract(session: Session, contract_id: str, *, now: datetime) -> None
     )
 
 
-def bookings_of(session: Session, reservation_ids: Collection[str]) -> dict[str, list[Booking]]:
-    """Return what reservations have booked now, by reservation."""
-    booked: dict[str, list[Booking]] = defaultdict(list)
-    for part in chunked(sorted(reservation_ids)):
-        statement = select(Booking).where(Booking.reservation_id.in_(part), Booking.until.is_(None))
-        for booking in session.scalars(statement.order_by(Booking.id)):
-            booked[booking.reservation_id].append(booking)
-    return booked
-
-
 def bookings_under(session: Session, contract_id: str) -> list[Booking]:
     """Return what is booked now under a contract, by GPU model."""
     statement = select(Booking).where(Booking.contract_id == contract_id, Booking.until.is_(None))
     return list(session.scalars(statement.order_by(Booking.gpu_model, Booking.id)))
-
-
-def booked_views(
-    session: Session,
-    provider_ids: Collection[str],
-    *,
-    now: datetime,
-    customer_id: str = "",
-) -> list[ReservationView]:
-    """Return what customers have booked of providers' appliances, as others see it.
-
-    Nothing is kept of an appliance while it is out of the offer, or its provider suspended.
-
-    Args:
-        session: the session.
-        provider_ids: the tenants of the appliances.
-        now: the time.
-        customer_id: whose own bookings are left out.
-    """
-    bookings = [
-        booking
-        for booking in active_bookings(session, provider_ids, are_kept=True)
-        if booking.tenant_id != customer_id
-    ]
-    tenant_ids = {booking.tenant_id for booking in bookings}
-    parents: dict[str, str | None] = {}
-    for part in chunked(sorted(tenant_ids)):
-        statement = select(Project.id, Project.parent_id).where(Project.tenant_id.in_(part))
-        parents |= {row[0]: row[1] for row in session.execute(statement)}
-    return [
-        ReservationView(
-            name="",
-            project="",
-            project_ids=with_descendants(booking.project_id, parents),
-            appliance_ids=[booking.appliance_id],
-            gpus=booking.gpus,
-            periods=periods_of(booking, now=now),
-            holder=OTHER_CUSTOMER,
-        )
-        for booking in bookings
-    ]
-
-
-def with_descendants(project_id: str | None, parents: Mapping[str, str | None]) -> frozenset[str]:
-    """Return a project with all below it, by the parents of all projects; none for None."""
-    if project_id is None:
-        return frozenset()
-    inside = {project_id}
-    size = 0
-    while len(inside) > size:
-        size = len(inside)
-        inside |= {ident for ident, parent in parents.items() if parent in inside}
-    return frozenset(inside)
 
 
 def customers_of(session: Session, bookings: Collection[Booking]) -> dict[str, str]:
@@ -230,6 +170,92 @@ def customers_of(session: Session, bookings: Collection[Booking]) -> dict[str, s
     wanted = {booking.tenant_id for booking in bookings}
     statement = select(Tenant.id, Tenant.name).where(Tenant.id.in_(sorted(wanted)))
     return {row[0]: row[1] for row in session.execute(statement)}
+
+
+def kept_on(
+    session: Session,
+    reservation: Reservation,
+    providers: Mapping[str, str],
+    *,
+    now: datetime,
+    until: datetime,
+) -> dict[str, list[KeptTimes]]:
+    """Return what other reservations keep, by appliance.
+
+    Args:
+        session: the session.
+        reservation: the one that is to be saved, which does not count.
+        providers: the tenants of the appliances.
+        now: the time.
+        until: periods that begin later don't count.
+
+    Raises:
+        InvalidInputError: they begin too often to be compared.
+    """
+    others = _others(session, reservation, providers)
+    return _kept_times(others, providers.keys(), now=now, until=until)
+
+
+def busy_periods(
+    total: int, others: Sequence[KeptTimes], gpus: int | None
+) -> Iterator[tuple[Period, str]]:
+    """Yield when an appliance has too few GPUs left, with who has the last of them.
+
+    Args:
+        total: the GPUs of the appliance.
+        others: what is kept of it.
+        gpus: so many are needed; None for all.
+    """
+    total = max(1, total)
+    left = total - (total if gpus is None else gpus)
+    changes = sorted(
+        (at, sign * (other.gpus or total), other.holder)
+        for other in others
+        for period in other.periods
+        for at, sign in zip(period, (1, -1), strict=True)
+    )
+    reserved, since, holder = 0, None, ""
+    for at, change, changed_by in changes:
+        before, reserved = reserved, reserved + change
+        if before <= left < reserved:
+            since, holder = at, changed_by
+        elif since is not None and reserved <= left < before:
+            yield (since, at), holder
+
+
+def _kept_under(
+    session: Session,
+    reservation: Reservation,
+    contract_ids: Collection[str],
+    *,
+    now: datetime,
+    until: datetime,
+) -> dict[str, list[KeptTimes]]:
+    """Return what other reservations have booked under contracts, by contract.
+
+    Args:
+        session: the session.
+        reservation: the one that is to be saved, which does not count.
+        contract_ids: the contracts.
+        now: the time.
+        until: periods that begin later don't count.
+
+    Raises:
+        InvalidInputError: they begin too often to be compared.
+    """
+    bookings = [
+        booking
+        for part in chunked(sorted(contract_ids))
+        for booking in session.scalars(
+            select(Booking).where(
+                Booking.contract_id.in_(part),
+                Booking.until.is_(None),
+                Booking.reservation_id != reservation.id,
+            )
+        )
+    ]
+    others = ((booking, "another reservation", (booking.contract_id,)) for booking in bookings)
+    return _kept_times(others, contract_ids, now=now, until=until)
 
 
 def _replaces(new: Booking, old: Booking) -> bool:
@@ -297,3 +323,47 @@ def _booking(
         duration_seconds=columns["duration_seconds"],
         since=now,
     )
+
+
+def _kept_times(
+    others: Iterable[tuple[Reservation | Booking, str, Sequence[str]]],
+    wanted: Collection[str],
+    *,
+    now: datetime,
+    until: datetime,
+) -> dict[str, list[KeptTimes]]:
+    """Return the times of reservations with their holders, by those ids of theirs that matter."""
+    times: dict[str, list[KeptTimes]] = defaultdict(list)
+    remaining = MAX_COMPARED
+    for other, holder, idents in others:
+        shared = set(wanted).intersection(idents)
+        if not shared:
+            continue
+        periods = periods_until(other, until, now=now, max_count=remaining + 1)
+        remaining -= len(periods)
+        if remaining < 0:
+            often = f"The reservations of these appliances begin more than {MAX_COMPARED:,} times"
+            problem = f"{often}. Choose fewer times, each for longer."
+            raise InvalidInputError(problem, errors={"schedule": [problem]})
+        for ident in shared:
+            times[ident].append(KeptTimes(holder, other.gpus, periods))
+    return times
+
+
+def _others(
+    session: Session, reservation: Reservation, providers: Mapping[str, str]
+) -> Iterator[tuple[Reservation | Booking, str, Sequence[str]]]:
+    """Yield other reservations and bookings, with their holder and appliances."""
+    tenant_id, owners = reservation.tenant_id, set(providers.values())
+    for part in chunked(sorted(owners)):
+        of_owners = select(Reservation).where(
+            Reservation.tenant_id.in_(part), Reservation.id != reservation.id
+        )
+        for other in session.scalars(of_owners):
+            is_own = other.tenant_id == tenant_id
+            yield other, repr(other.name) if is_own else PROVIDER, other.appliance_ids
+    for booking in active_bookings(session, owners):
+        if booking.reservation_id != reservation.id:
+            is_own = booking.tenant_id == tenant_id
+            holder = "another reservation" if is_own else OTHER_CUSTOMER
+            yield booking, holder, (booking.appliance_id,)

@@ -11,18 +11,12 @@ from sqlalchemy.orm import Session
 from core.quantities import format_duration
 from core.schedule_times import check_schedule, check_time_zone
 from core.spec import About
-from jobqueue.jobs.rental_requests import requirement_errors
+from jobqueue.jobs.appliance_requests import requirement_errors
 from jobqueue.placement.views import period_text
 from jobqueue.projects.models import Project
-from jobqueue.reservations.bookings import MAX_BOOKED, choose
+from jobqueue.reservations.bookings import MAX_BOOKED, busy_periods, choose, kept_on
 from jobqueue.reservations.models import MAX_NAME_LENGTH, Booking, Reservation
-from jobqueue.reservations.overlaps import busy_periods, kept_on
-from jobqueue.reservations.periods import (
-    CHECKED_FOR,
-    TakenTimes,
-    overlaps_itself,
-    periods_until,
-)
+from jobqueue.reservations.periods import CHECKED_FOR, TakenTimes, overlaps_itself, periods_until
 from protocol.job_spec import MAX_ENTRIES, MAX_PRICE
 from tenants.fleet.states import in_service
 from tenants.models import Appliance

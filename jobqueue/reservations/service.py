@@ -11,19 +11,10 @@ from core.db import begin_writing, chunked
 from core.errors import ConflictError, InvalidInputError
 from core.ids import new_id
 from core.paging import Columns, Page, Paging, list_page
-from jobqueue.placement.views import ReservationView
-from jobqueue.projects.models import Project
-from jobqueue.reservations.bookings import (
-    bookings_of,
-    close_bookings,
-    providers_of,
-    with_descendants,
-)
+from jobqueue.reservations.bookings import close_bookings, providers_of
 from jobqueue.reservations.checks import ReservationRequest, checked
 from jobqueue.reservations.models import Booking, Reservation
-from jobqueue.reservations.periods import periods_of
 from tenants.models import Tenant
-from tenants.models.rentals import Grant
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -100,48 +91,6 @@ def delete_reservation(
     session.delete(get_reservation(session, scope, reservation_id))
     close_bookings(session, reservation_id, now=now)
     session.flush()
-
-
-def reservation_views(session: Session, tenant_id: str, *, now: datetime) -> list[ReservationView]:
-    """Return the reservations of a tenant as placement sees them.
-
-    Those for an archived project keep nothing: nobody can submit jobs to it.
-    """
-    reservations = session.scalars(
-        select(Reservation).where(Reservation.tenant_id == tenant_id)
-    ).all()
-    if not reservations:
-        return []
-    projects = session.execute(
-        select(Project.id, Project.parent_id, Project.name, Project.archived_at).where(
-            Project.tenant_id == tenant_id
-        )
-    ).all()
-    archived = {project.id for project in projects if project.archived_at is not None}
-    names = {project.id: project.name for project in projects}
-    parents = {project.id: project.parent_id for project in projects}
-    rented = [row.id for row in reservations if row.appliance_count]
-    booked = bookings_of(session, rented) if rented else {}
-    granted = set(session.scalars(select(Grant.contract_id).where(Grant.tenant_id == tenant_id)))
-    return [
-        ReservationView(
-            name=reservation.name,
-            project=names.get(reservation.project_id or "", ""),
-            project_ids=with_descendants(reservation.project_id, parents),
-            appliance_ids=[
-                *reservation.appliance_ids,
-                *(
-                    booking.appliance_id
-                    for booking in booked.get(reservation.id, ())
-                    if booking.contract_id in granted
-                ),
-            ],
-            gpus=reservation.gpus,
-            periods=periods_of(reservation, now=now),
-        )
-        for reservation in reservations
-        if reservation.project_id not in archived
-    ]
 
 
 def _save(

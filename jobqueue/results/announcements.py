@@ -1,7 +1,11 @@
-"""Stores what appliances announce of the results of their attempts.
+"""Stores what appliances announce of the results of their attempts, and finds their parts.
 
 Announcements may be repeated, late or out of order. A file is that of the newest attempt that wrote
 it: one of an older attempt never replaces it. Nothing is stored before all parts of a file are.
+
+An agent asks for parts by their hash alone: those of its tenant, or of a job of a customer. Those
+of results have an address that the portal made, which names the attempt of a customer; parts of a
+customer's datasets are found by what its jobs that run on the appliance read.
 """
 
 import hashlib
@@ -16,10 +20,11 @@ from core.clock import from_ns
 from core.db import chunked
 from core.errors import NotFoundError
 from core.ids import new_id
-from datasets.models import DataPart
+from datasets.models import DataPart, VersionPart
 from datasets.parts import missing_parts, note_use, record_part
 from datasets.settings import settings_of
 from jobqueue.models import Attempt, Job
+from jobqueue.rentals import rented_data
 from jobqueue.results.models import Artifact, ArtifactPart, ResultReport
 from protocol.datasets import PART_BYTES
 from protocol.results import (
@@ -36,6 +41,7 @@ PAGE_FILES = 200
 _LATER = "a later attempt of the job has written this file"
 # The years 1970 to 2200.
 _MAX_TIME_NS = 7_258_118_400 * 10**9
+ATTEMPT_PARAMETER = "attempt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +179,44 @@ def parts_of(session: Session, artifact_ids: Collection[str]) -> dict[str, list[
 def path_hash(path: str) -> str:
     """Return what an artifact is found by."""
     return hashlib.sha256(path.encode()).hexdigest()
+
+
+def tenant_of_results(session: Session, appliance_id: str, tenant_id: str, attempt_id: str) -> str:
+    """Return whose results an appliance uploads: its own tenant's, or those of an attempt.
+
+    Raises:
+        NotFoundError: the appliance has no such attempt of a customer.
+    """
+    if not attempt_id:
+        return tenant_id
+    attempt = session.get(Attempt, attempt_id)
+    if attempt is None or attempt.appliance_id != appliance_id or attempt.contract_id is None:
+        raise NotFoundError.of("attempt", attempt_id)
+    return attempt.tenant_id
+
+
+def tenant_of_part(
+    session: Session, appliance_id: str, tenant_id: str, sha256: str, attempt_id: str
+) -> str:
+    """Return whose part an appliance reads; one that is nowhere counts as its own tenant's.
+
+    Raises:
+        NotFoundError: the appliance has no such attempt of a customer, or its job no such part.
+    """
+    if attempt_id:
+        from_results = tenant_of_results(session, appliance_id, tenant_id, attempt_id)
+        result_part(session, appliance_id, attempt_id, sha256)
+        return from_results
+    if session.get(DataPart, (tenant_id, sha256)) is not None:
+        return tenant_id
+    versions = rented_data(session, appliance_id)
+    for ids in chunked(sorted(versions)):
+        statement = select(VersionPart.version_id).where(
+            VersionPart.version_id.in_(ids), VersionPart.sha256 == sha256
+        )
+        if (version_id := session.scalar(statement.limit(1))) is not None:
+            return versions[version_id]
+    return tenant_id
 
 
 def _own_attempt(session: Session, appliance_id: str, attempt_id: str) -> Attempt | None:

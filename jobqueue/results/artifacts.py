@@ -1,17 +1,21 @@
-"""The results of a job as users see them: lists, and the content of files."""
+"""The results of a job as users see them: lists, the content of files, and when they expire.
+
+Results of ended jobs are deleted once they are older than their tenant retains them. What their
+parts held is deleted a day later, when nothing else refers to it (`datasets.parts`).
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Unpack
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
 from core.errors import NotFoundError
 from core.paging import Columns, Page, Paging, list_page
-from datasets.models import DataPart
+from datasets.models import DataPart, TenantDataSettings
 from jobqueue.models import Attempt, Job
 from jobqueue.results.announcements import parts_of, path_hash
 from jobqueue.results.models import Artifact, ResultReport
@@ -24,6 +28,7 @@ ARTIFACT_SORTS: Columns = {
     "size_bytes": Artifact.size_bytes,
     "uploaded_at": Artifact.uploaded_at,
 }
+BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +198,33 @@ def read_range(content: Content, read: ReadPart, start: int, end: int) -> Iterat
         offset += part.size_bytes
         if offset >= end:
             return
+
+
+def expire_results(session: Session, *, now: datetime) -> int:
+    """Delete up to `BATCH` files of one tenant; return how many, 0 if there are no more."""
+    rows = session.execute(
+        select(TenantDataSettings.tenant_id, TenantDataSettings.results_retention_days).where(
+            TenantDataSettings.results_retention_days.is_not(None)
+        )
+    ).all()
+    for tenant_id, days in rows:
+        before = now - timedelta(days=days or 0)
+        expired = (
+            select(Artifact.id)
+            .join(Job, Job.id == Artifact.job_id)
+            .where(
+                Artifact.tenant_id == tenant_id,
+                Artifact.uploaded_at < before,
+                Job.finished_at < before,
+            )
+            .order_by(Artifact.uploaded_at)
+            .limit(BATCH)
+        )
+        ids = list(session.scalars(expired))
+        if ids:
+            session.execute(
+                delete(Artifact).where(Artifact.id.in_(ids)),
+                execution_options={"synchronize_session": False},
+            )
+            return len(ids)
+    return 0

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from core.errors import ConflictError, InvalidInputError
-from jobqueue.jobs.arrays import add_other_tasks
+from jobqueue.jobs.relations import add_other_tasks
 from jobqueue.jobs.transitions import change_job
 from jobqueue.models import Job, ServiceUpdate
 from jobqueue.placement.views import queue_time

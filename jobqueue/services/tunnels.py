@@ -7,7 +7,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_one
+from core.db import changed_one
 from jobqueue.models import Attempt
 from tenants.fleet.appliances import bump_generation
 from tenants.models import TunnelHolder

@@ -12,10 +12,11 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
+from jobqueue.dispatch.appliance_views import matching_models, models_of
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.fairshare.accounts import Projects, read_projects
 from jobqueue.fairshare.settings import OrderPolicy
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import ApplianceView
 from jobqueue.projects.models import ProjectQuota

@@ -12,11 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from jobqueue.fairshare.accounts import Projects, billed
-from jobqueue.fairshare.decay import decay_factor, decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.points import Shares, order_queue
 from jobqueue.fairshare.settings import OrderPolicy
-from jobqueue.fairshare.usage import Account
+from jobqueue.fairshare.usage import Account, decay_factor, decayed_seconds
 from jobqueue.placement.views import PRIORITY_POINT
 from jobqueue.projects.models import Project
 from jobqueue.simulation.recording import RecordedJob, RecordedProject, Recording

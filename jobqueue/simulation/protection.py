@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobqueue.placement.backfill import Reservations, earliest_start
 from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.reservations import Reservations, earliest_start
 from jobqueue.placement.views import JobView
 
 Key = tuple[bool, float, float, int]

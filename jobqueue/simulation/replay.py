@@ -18,16 +18,10 @@ from jobqueue.placement.gangs import wait_for_all
 from jobqueue.placement.quotas import Verdict
 from jobqueue.placement.views import JobView, RunningJob
 from jobqueue.simulation.order import ORDERS, START
-from jobqueue.simulation.planner import (
-    ReplayPlanner,
-    number_of,
-    running_view,
-    usual_jobs,
-    view_of,
-)
+from jobqueue.simulation.planner import ReplayPlanner, number_of, running_view, usual_jobs, view_of
 from jobqueue.simulation.protection import Key, Protection
 from jobqueue.simulation.recording import Recording
-from jobqueue.simulation.timeline import Timeline, empty_timeline
+from jobqueue.simulation.results import Timeline, empty_timeline
 from jobqueue.simulation.waiting import Free, Group, WaitingJobs
 from protocol.gpu_slices import WHOLE_GPU
 

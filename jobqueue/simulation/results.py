@@ -1,18 +1,38 @@
-"""The figures of a replay, from when jobs were submitted, started and ended."""
+"""The timeline of a replay, when jobs started and ended, and the figures that follow from it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from jobqueue.simulation.recording import QueueRules, RecordedJob, Recording
-from jobqueue.simulation.timeline import Timeline
 from protocol.gpu_slices import WHOLE_GPU
 
 POINTS = 200
 _JOULES_PER_KILOWATT_HOUR = 3.6e6
 _HOUR = 3600.0
 _SIZES = ((0, 0, "no GPU"), (1, 1, "1 GPU"), (2, 4, "2 to 4 GPUs"), (5, 8, "5 to 8 GPUs"))
+
+
+@dataclass(slots=True)
+class Timeline:
+    """What happened; NaN where a job never started.
+
+    Attributes:
+        starts: when each job started for the last time, in seconds.
+        ends: when it ended.
+        models: the index in `model_names` of the GPUs of each job; -1 without GPUs.
+        lost: the runs that preemption cut off: the job, from, until.
+        impossible: the jobs that fit no appliance, even if it is idle.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    models: np.ndarray
+    model_names: list[str]
+    lost: list[tuple[int, float, float]] = field(default_factory=list)
+    impossible: list[int] = field(default_factory=list)
 
 
 class Waits(msgspec.Struct, kw_only=True):
@@ -83,6 +103,18 @@ class Results(msgspec.Struct, kw_only=True):
     unknown_power: list[str]
     allocated_over_time: list[float]
     waiting_over_time: list[float]
+
+
+def empty_timeline(recording: Recording) -> Timeline:
+    """Return the timeline of a replay in which nothing has happened yet."""
+    count = len(recording.jobs)
+    names = {gpu.model for appliance in recording.appliances for gpu in appliance.gpus}
+    return Timeline(
+        starts=np.full(count, np.nan),
+        ends=np.full(count, np.nan),
+        models=np.full(count, -1, np.int16),
+        model_names=sorted(names),
+    )
 
 
 def figures(recording: Recording, timeline: Timeline) -> Results:

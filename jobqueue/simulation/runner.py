@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 import msgspec
 from sqlalchemy import Row, select, update
 
-from core.db import SessionFactory, transaction
-from core.guarded_update import changed_one
+from core.db import SessionFactory, changed_one, transaction
 from jobqueue.simulation.bounded import BoundedProcess
 from jobqueue.simulation.child import Task
 from jobqueue.simulation.models import UNFINISHED, Simulation, SimulationState

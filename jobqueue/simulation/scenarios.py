@@ -1,25 +1,40 @@
-"""Scenarios: today's rules and hardware, and what to compare them with."""
+"""Scenarios: today's rules and hardware, and what to compare them with.
+
+Users write other shares and quotas of projects as text. `vision=3` gives three shares to a project.
+`vision:gpus:guaranteed=4,maximum=8` replaces its quota of GPUs, `vision:H100 gpus:maximum=4` that
+of a model. What is not named is 0 or no limit, and `vision:gpus:none` removes the quota.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from itertools import product
 from typing import Annotated
 
 import msgspec
+from msgspec import structs
 
 from core.errors import InvalidInputError
+from core.quantities import parse_size
 from core.spec import About
 from jobqueue.placement.policies import POLICY_NAMES
-from jobqueue.projects.quotas import QuotaRequest
-from jobqueue.simulation.changed_projects import changed_projects, errors_at
+from jobqueue.projects.models import QuotaResource
+from jobqueue.projects.quotas import LIMITS, QuotaRequest, quota_errors
+from jobqueue.projects.service import MAX_SHARES
 from jobqueue.simulation.order import ORDER_NAMES
-from jobqueue.simulation.recording import Recording, add_appliances, check_recording
+from jobqueue.simulation.recording import (
+    RecordedProject,
+    Recording,
+    add_appliances,
+    check_recording,
+)
 from jobqueue.simulation.replay import Replay
 from jobqueue.simulation.results import Results, figures
 
 TODAY = "today"
 MAX_SCENARIOS = 20
+_NONE = "none"
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +98,10 @@ def scenarios(
     _check_choice("order", [today.order, *changes.orders], ORDER_NAMES, field="orders")
     _check_choice("policy", [today.policy, *changes.policies], POLICY_NAMES, field="policies")
     wider = msgspec.structs.replace(recording)
-    with errors_at("added"):
+    with _errors_at("added"):
         for wanted in changes.added:
             wider.appliances = add_appliances(wider, wanted)
-    wider.projects = changed_projects(recording, changes.shares, changes.quotas, names or {})
+    wider.projects = _changed_projects(recording, changes.shares, changes.quotas, names or {})
     listed = [Scenario(name=TODAY, recording=recording)]
     choices = product(changes.policies or (today.policy,), changes.orders or (today.order,))
     for policy, order in choices:
@@ -176,3 +191,94 @@ def _name(changed: Recording, recording: Recording) -> str:
 
 def _quotas(recording: Recording) -> dict[int, tuple[QuotaRequest, ...]]:
     return {project.project: project.quotas for project in recording.projects if project.quotas}
+
+
+@contextmanager
+def _errors_at(field: str) -> Iterator[None]:
+    """Let errors name the field that they are of."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(error.message, errors={field: [error.message]}) from error
+
+
+def _changed_projects(
+    recording: Recording, shares: Sequence[str], quotas: Sequence[str], names: Mapping[str, int]
+) -> list[RecordedProject]:
+    """Return the projects of a recording with other shares and quotas.
+
+    Args:
+        recording: its projects, and those of its jobs.
+        shares: such as `vision=3`.
+        quotas: such as `vision:gpus:guaranteed=4`.
+        names: the numbers of projects by name.
+
+    Raises:
+        InvalidInputError: an entry is malformed, or there is no such project.
+    """
+    projects = {project.project: project for project in recording.projects}
+    numbers = {str(number): number for number in projects} | dict(names)
+    for job in recording.jobs if shares or quotas else ():
+        if job.project:
+            numbers.setdefault(str(job.project), job.project)
+
+    def project_named(name: str) -> RecordedProject:
+        number = numbers.get(name.strip())
+        if number is None:
+            listed = ", ".join(sorted(numbers)[:10])
+            raise InvalidInputError(
+                f"There is no project {name!r}. Choose one of {listed}."
+                if listed
+                else f"There is no project {name!r}: the jobs have no projects."
+            )
+        return projects.get(number) or RecordedProject(project=number)
+
+    with _errors_at("shares"):
+        for text in shares:
+            name, _, amount = text.rpartition("=")
+            if not amount.isdecimal() or not 1 <= int(amount[:10]) <= MAX_SHARES:
+                raise InvalidInputError(
+                    f"{text!r} is not PROJECT=SHARES, such as vision=3, with 1 to {MAX_SHARES}."
+                )
+            project = structs.replace(project_named(name), shares=int(amount))
+            projects[project.project] = project
+    with _errors_at("quotas"):
+        for text in quotas:
+            name, request, is_removed = _quota(text)
+            project = project_named(name)
+            others = tuple(quota for quota in project.quotas if quota.key != request.key)
+            wanted = others if is_removed else (*others, request)
+            for errors in quota_errors(wanted).values():
+                raise InvalidInputError(f"{text!r}: {errors[0]}")
+            projects[project.project] = structs.replace(project, quotas=wanted)
+    return list(projects.values())
+
+
+def _quota(text: str) -> tuple[str, QuotaRequest, bool]:
+    """Return the project, the quota, and whether it is removed."""
+    name, resource, limits = ["", "", *text.rsplit(":", 2)][-3:]
+    model, _, word = resource.strip().rpartition(" ")
+    if not name or word not in set(QuotaResource):
+        raise InvalidInputError(
+            f"{text!r} is not PROJECT:RESOURCE:LIMITS, such as vision:gpus:guaranteed=4,maximum=8. "
+            f"Resources are {', '.join(QuotaResource)}, and a GPU model before gpus."
+        )
+    kind = QuotaResource(word)
+    if limits.strip() == _NONE:
+        return name, QuotaRequest(resource=kind, gpu_model=model), True
+    amounts = dict(_limit(text, kind, part) for part in limits.split(","))
+    return name, QuotaRequest(resource=kind, gpu_model=model, **amounts), False
+
+
+def _limit(text: str, kind: QuotaResource, part: str) -> tuple[str, int]:
+    limit, _, amount = (word.strip() for word in part.partition("="))
+    try:
+        value = parse_size(amount) if kind is QuotaResource.MEMORY_BYTES else int(amount)
+    except ValueError:
+        value = -1
+    if limit not in LIMITS or value < 0:
+        raise InvalidInputError(
+            f"{part.strip()!r} of {text!r} is no limit. Write {', '.join(LIMITS)} or none, each "
+            "with an amount, such as guaranteed=4."
+        )
+    return limit, value

@@ -1,5 +1,12 @@
-"""Reports of the appliances' container storage, cleanups that users start, and what they see."""
+"""Reports of the appliances' container storage, cleanups that users start, and what they see.
 
+The report of a rented appliance doesn't name the images of customers' jobs. An image is hidden from
+the first report with it that follows a customer's attempt, and stays so as long as it is there. One
+that was there before is the provider's.
+"""
+
+import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,18 +18,24 @@ from core.db import insert_missing
 from core.errors import ConflictError
 from core.quantities import format_size
 from jobqueue.models import Attempt, Job
-from jobqueue.rentals import images_of_customers
+from jobqueue.rentals import HIDDEN_IMAGE, images_of_customers
 from jobqueue.states import ALLOCATED_STATES, AttemptState
-from jobqueue.storage.hidden_images import shown_report
 from jobqueue.storage.models import ContainerStorage
-from jobqueue.storage.planning import Plan, plan_cleanup
-from jobqueue.storage.policies import CleanupPolicy, policy_for
-from protocol.storage import CleanupOrder, CleanupResult, StorageReport
+from jobqueue.storage.policies import CleanupPolicy, Plan, plan_cleanup, policy_for
+from protocol.storage import (
+    CleanupOrder,
+    CleanupResult,
+    StorageReport,
+    StoredImage,
+    full_image_name,
+)
 from tenants.fleet.appliances import bump_generation, get_appliance
 from tenants.fleet.events import EventKind, add_event
 from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
+
+_HIDDEN_ERROR = "An image of a rented job could not be deleted."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +97,6 @@ def start_cleanup(session: Session, scope: Scope, appliance_id: str, *, now: dat
         bump_generation(session, appliance.id)
 
 
-def storage_generation(session: Session, appliance_id: str) -> int:
-    """Return the number of reports that were requested of an appliance."""
-    generation = select(ContainerStorage.generation)
-    number = session.scalar(generation.where(ContainerStorage.appliance_id == appliance_id))
-    return number or 0
-
-
 def record_storage(
     session: Session, appliance_id: str, report: StorageReport, *, now: datetime
 ) -> CleanupOrder:
@@ -100,7 +106,7 @@ def record_storage(
         empty = {"appliance_id": appliance_id, "tenant_id": appliance.tenant_id}
         insert_missing(session, ContainerStorage, empty)
     row = session.get_one(ContainerStorage, appliance_id, with_for_update=True)
-    shown = shown_report(
+    shown = _shown_report(
         report,
         msgspec.convert(row.report or {}, StorageReport),
         appliance_id=appliance_id,
@@ -136,3 +142,46 @@ def _summary(result: CleanupResult) -> str:
     deleted = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts if count]
     text = f"Deleted {' and '.join(deleted) or 'nothing'}, freed {format_size(result.freed_bytes)}."
     return f"{text} {result.errors[0]}" if result.errors else text
+
+
+def _shown_report(
+    report: StorageReport, before: StorageReport, *, appliance_id: str, images: Collection[str]
+) -> StorageReport:
+    """Return a report as it is stored and shown.
+
+    Args:
+        report: the new one.
+        before: the one before, as it was stored.
+        appliance_id: the appliance.
+        images: those of customers' jobs on it, of late.
+    """
+    hidden_before = {image.image_id for image in before.images if image.names == [HIDDEN_IMAGE]}
+    if not images and not hidden_before:
+        return report
+    shown_before = {image.image_id for image in before.images} - hidden_before
+    names = {full_image_name(image) for image in images}
+    hidden: list[StoredImage] = []
+    shown: list[StoredImage] = []
+    for image in report.images:
+        alias = _alias(appliance_id, image.image_id)
+        is_new = image.image_id not in shown_before
+        is_customers = is_new and names & {full_image_name(name) for name in image.names}
+        if alias in hidden_before or is_customers:
+            hidden.append(image)
+            shown.append(msgspec.structs.replace(image, image_id=alias, names=[HIDDEN_IMAGE]))
+        else:
+            shown.append(image)
+    words = {*images, *(word for image in hidden for word in (image.image_id, *image.names))}
+    cleanup = report.cleanup
+    if cleanup is not None:
+        errors = [
+            _HIDDEN_ERROR if any(word in error for word in words) else error
+            for error in cleanup.errors
+        ]
+        cleanup = msgspec.structs.replace(cleanup, errors=errors)
+    return msgspec.structs.replace(report, images=shown, cleanup=cleanup)
+
+
+def _alias(appliance_id: str, image_id: str) -> str:
+    """Return the id of a hidden image: its own is that of a public image, or says that of one."""
+    return hashlib.sha256(f"{appliance_id} {image_id}".encode()).hexdigest()

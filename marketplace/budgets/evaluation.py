@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_one
+from core.db import changed_one
 from jobqueue.holds.models import JobHold
 from jobqueue.holds.service import release_hold, set_hold
 from jobqueue.projects.models import Project

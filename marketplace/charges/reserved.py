@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 from core.db import chunked
 from core.ids import new_id
 from core.money import ZERO
-from jobqueue.reservations.bookings import bookings_of
 from jobqueue.reservations.gaps import Gaps, gaps_of, usable_times
 from jobqueue.reservations.models import Booking
 from jobqueue.reservations.periods import Period, periods_until
+from jobqueue.reservations.views import bookings_of
 from jobqueue.usage.ledger import floor_hour
 from jobqueue.usage.models import UsageEntry
 from marketplace.charges.models import BillingLine, LineKind

@@ -21,9 +21,8 @@ from sqlalchemy import ColumnElement, Select, and_, exists, func, insert, or_, s
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.db import SessionFactory, begin_writing, transaction
+from core.db import SessionFactory, begin_writing, changed_one, transaction
 from core.errors import ConflictError
-from core.guarded_update import changed_one
 from marketplace.charges.models import BillingLine
 from marketplace.charges.service import is_charged
 from marketplace.invoices.commitments import add_commitment, contracts_of

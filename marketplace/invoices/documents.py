@@ -12,8 +12,8 @@ from sqlalchemy import Select, insert, select, update
 from sqlalchemy.orm import Session
 
 from alerting.notification.notices import add_notice
+from core.db import changed_one
 from core.errors import ConflictError
-from core.guarded_update import changed_one
 from core.ids import new_id
 from core.money import ZERO, cents, exact, format_amount
 from core.settings import ServerSettings

@@ -14,11 +14,10 @@ from sqlalchemy import delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.db import begin_writing, chunked
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.models import Attempt
 from jobqueue.placement.views import ApplianceView, ReservationView
-from jobqueue.reservations.bookings import booked_views
-from jobqueue.reservations.service import reservation_views
+from jobqueue.reservations.views import booked_views, reservation_views
 from jobqueue.states import ALLOCATED_STATES
 from marketplace.accounts import account_of
 from marketplace.models import Contract, Offer

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import ConflictError, NotFoundError, OverloadedError
-from core.guarded_update import changed_one
 from core.ids import hash_secret, new_id, new_secret
 from marketplace.accounts import account_of
 from marketplace.sign_ups.models import SignUp

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from core.clock import to_ns
-from jobqueue.executors.docker.amd_devices import read_text
+from jobqueue.executors.docker.devices import read_text
 from plugins.amdgpu.sysfs import Card, find_cards, integer, pcie_generation
-from plugins.base import (
-    BasePlugin,
-    PluginContext,
-    PluginUnavailableError,
-    present,
-)
+from plugins.base import BasePlugin, PluginContext, PluginUnavailableError, present
 from plugins.nvml.metrics import ECC_METRICS, GPU_METRICS
 from timeseries.points import FieldValue, Point
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobqueue.executors.docker.amd_devices import amd_uuid, is_amd_gpu, read_text
+from jobqueue.executors.docker.devices import amd_uuid, is_amd_gpu, read_text
 from plugins.procfs import entries
 
 # GT/s of one lane to PCIe generation.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobqueue.executors.docker.amd_devices import read_text
+from jobqueue.executors.docker.devices import read_text
 from plugins.procfs import entries
 
 DRIVER = "amdgpu"

@@ -6,7 +6,7 @@ Source: `/proc/driver/nvidia/gpus/ADDRESS/information` names a GPU's UUID, sysfs
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from jobqueue.executors.docker.amd_devices import read_text
+from jobqueue.executors.docker.devices import read_text
 from plugins.amdgpu.sysfs import find_cards, integer
 from plugins.procfs import entries
 

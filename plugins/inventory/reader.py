@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from core.clock import to_ns
-from jobqueue.executors.docker.amd_devices import read_text
+from jobqueue.executors.docker.devices import read_text
 from plugins.amdgpu.sysfs import Card, find_cards, integer, pcie_generation
 from plugins.base import (
     BasePlugin,

@@ -6,12 +6,14 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from core.paging import MAX_PAGE_SIZE
-from jobqueue.dispatch import drains
 from jobqueue.dispatch.appliance_lifecycle import (
+    MAX_WAIT,
     BulkAction,
     BulkRequest,
     change_all,
+    drain_progress,
     retire_idle_appliance,
+    start_drain,
 )
 from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.rentals import RENTED_JOB_SORTS, RentedJob, list_rented_jobs
@@ -32,11 +34,7 @@ from portal.api.schemas import (
 from portal.context import current_scope, database, now
 from protocol.health import HealthState
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
-from tenants.fleet.appliance_service import (
-    reinstate_appliance,
-    revoke_appliance,
-    undrain_appliance,
-)
+from tenants.fleet.appliance_service import reinstate_appliance, revoke_appliance, undrain_appliance
 from tenants.fleet.appliances import (
     SORTS,
     UNKNOWN,
@@ -83,7 +81,7 @@ objects = Objects(
     ),
 )
 
-_WAIT = validate.Range(0, drains.MAX_WAIT.total_seconds())
+_WAIT = validate.Range(0, MAX_WAIT.total_seconds())
 
 
 class ApplianceQuery(PageQuery):
@@ -314,7 +312,7 @@ def drain(appliance_id: str, body: dict[str, Any]) -> Appliance:
     seconds = body["wait_seconds"]
     wait = None if seconds is None else timedelta(seconds=seconds)
     with database() as session:
-        return drains.drain(session, current_scope(), appliance_id, wait=wait, now=now())
+        return start_drain(session, current_scope(), appliance_id, wait=wait, now=now())
 
 
 @appliances.operation("GET", "/<appliance_id>/drain", answer=DrainProgressSchema)
@@ -322,7 +320,7 @@ def show_drain(appliance_id: str) -> dict[str, Any]:
     """Return how far the draining of the appliance is."""
     with database() as session:
         appliance = get_appliance(session, current_scope(), appliance_id)
-        progress = drains.drain_progress(session, appliance)
+        progress = drain_progress(session, appliance)
         if progress is None:
             return {"is_drained": False, "job_count": 0, "jobs_left": 0, "jobs": []}
         jobs = [

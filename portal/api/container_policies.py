@@ -6,12 +6,7 @@ from typing import Any
 from marshmallow import Schema, fields
 from sqlalchemy.orm import Session
 
-from jobqueue.queue.container_policies import (
-    DESCRIPTIONS,
-    PolicyChoice,
-    read_policies,
-    set_policies,
-)
+from jobqueue.jobs.settings import DESCRIPTIONS, PolicyChoice, read_policies, set_policies
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema

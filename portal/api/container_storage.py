@@ -8,11 +8,11 @@ from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns
-from jobqueue.storage.planning import Verdict
 from jobqueue.storage.policies import (
     MAX_DAYS,
     MAX_SITE_LENGTH,
     CleanupPolicy,
+    Verdict,
     read_policies,
     set_policies,
 )

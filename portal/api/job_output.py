@@ -6,7 +6,7 @@ from typing import Any
 from flask import Response
 from marshmallow import Schema, fields, validate
 
-from jobqueue.gangs.description import FrameworkDescription, framework_description
+from jobqueue.gangs.frameworks import FrameworkDescription, framework_description
 from jobqueue.queue.service import get_job
 from jobqueue.usage.efficiency import Efficiency
 from portal.api.blueprint import APIBlueprint

@@ -6,12 +6,11 @@ from marshmallow import Schema, fields, validate
 
 from core.spec import MAX_INTEGER
 from jobqueue.dispatch.capacity import list_capacities
-from jobqueue.jobs.slice_requests import MAX_PROFILE_LENGTH
+from jobqueue.jobs.appliance_requests import MAX_PROFILE_LENGTH
 from jobqueue.placement.decisions import Action
 from jobqueue.placement.explanation import Explanation
-from jobqueue.queue.applying import apply_jobs, rehearse_jobs
 from jobqueue.queue.pending import explain_job, explain_new, try_job
-from jobqueue.queue.service import get_job
+from jobqueue.queue.service import apply_jobs, get_job, rehearse_jobs
 from jobqueue.queue.slice_offers import slices_that_fit
 from jobqueue.states import WAITING
 from portal.api.blueprint import APIBlueprint

@@ -6,7 +6,7 @@ from typing import Any
 from marshmallow import ValidationError, fields, validate, validates_schema
 
 from jobqueue.jobs.requests import request_errors, request_from, whole_parts
-from jobqueue.queue.applying import MAX_JOBS
+from jobqueue.queue.service import MAX_JOBS
 from portal.api.json_schema import file_schema
 from portal.api.schemas import StrictSchema
 from portal.api.spec_schemas import request_schema

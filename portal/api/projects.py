@@ -7,7 +7,6 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
-from jobqueue.projects.members import list_members, remove_member, set_member
 from jobqueue.projects.models import Project, QuotaResource
 from jobqueue.projects.quotas import MAX_AMOUNT, MAX_QUOTAS, QuotaRequest, quotas_of
 from jobqueue.projects.service import (
@@ -16,8 +15,11 @@ from jobqueue.projects.service import (
     change_project,
     create_project,
     get_project,
+    list_members,
     list_projects,
+    remove_member,
     restore_project,
+    set_member,
     set_quotas,
 )
 from jobqueue.queue.project_use import use_of_projects

@@ -6,8 +6,7 @@ from marshmallow import Schema, fields, validate
 
 from jobqueue.fairshare.settings import OrderPolicy
 from jobqueue.partitions.texts import requested_text
-from jobqueue.queue.shares import PROJECT, TENANT, USER, list_shares
-from jobqueue.queue.waiting import list_waiting
+from jobqueue.queue.order import PROJECT, TENANT, USER, list_shares, list_waiting
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_placement import PartSchema
 from portal.api.schemas import PageQuery, about, envelope, instant, page_of

@@ -5,7 +5,7 @@ from typing import Any
 from marshmallow import fields, validate
 
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, read_settings, set_settings
+from jobqueue.jobs.settings import DataRoot, QueueSettings, read_settings, set_settings
 from jobqueue.models import DEFAULT_FETCH_MINUTES
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from portal.api.blueprint import APIBlueprint

@@ -8,7 +8,7 @@ from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, StopValidation, ValidationError
 
 from core.errors import VedetteError
-from jobqueue.queue.clusters import Cluster
+from jobqueue.jobs.cluster_requests import Cluster
 from portal.forms.form import Form, PairsField
 from protocol.clusters import OPTIONS, ClusterQueue
 from protocol.job_spec import JobRequest

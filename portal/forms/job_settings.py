@@ -8,15 +8,15 @@ from wtforms.fields import SelectChoice
 from wtforms.validators import InputRequired, NumberRange, Optional
 
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import (
+from jobqueue.jobs.settings import (
     MAX_COUNT,
     MAX_DAYS,
     MAX_FETCH_MINUTES,
     DataRoot,
+    PolicyChoice,
     QueueSettings,
 )
 from jobqueue.models import DEFAULT_FETCH_MINUTES
-from jobqueue.queue.container_policies import PolicyChoice
 from portal.forms.form import CheckboxListField, Form, LinesField
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy

@@ -14,23 +14,17 @@ from wtforms import (
     StringField,
 )
 from wtforms.fields import SelectChoice
-from wtforms.validators import (
-    DataRequired,
-    InputRequired,
-    NumberRange,
-    Optional,
-    ValidationError,
-)
+from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional, ValidationError
 
 from core.spec import spec_fields
+from jobqueue.jobs.appliance_requests import is_slice_request
 from jobqueue.jobs.end_notices import EMAIL
 from jobqueue.jobs.retries import DESCRIPTIONS
-from jobqueue.jobs.slice_requests import is_slice_request
+from jobqueue.jobs.settings import PolicyChoice
 from jobqueue.models import Job, JobSchedule
 from jobqueue.placement.rentals import RentalView
 from jobqueue.placement.views import ApplianceView
 from jobqueue.projects.models import Project
-from jobqueue.queue.container_policies import PolicyChoice
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.schedules import ScheduleRequest
 from jobqueue.services.rolling_updates import FIXED, UPDATABLE

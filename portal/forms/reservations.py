@@ -5,7 +5,7 @@ from typing import Any
 from wtforms import DecimalField, IntegerField, SelectField, StringField
 from wtforms.validators import DataRequired, NumberRange, Optional
 
-from jobqueue.jobs.queue_settings import MAX_COUNT
+from jobqueue.jobs.settings import MAX_COUNT
 from jobqueue.reservations.bookings import MAX_BOOKED
 from jobqueue.reservations.checks import ReservationRequest
 from portal.forms.form import DurationField, Form, LinesField, PairsField

@@ -26,9 +26,8 @@ from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core.db import transaction
+from core.db import changed_one, transaction
 from core.errors import ConflictError, DeadlockError, InvalidInputError
-from core.guarded_update import changed_one
 from portal.context import TRANSACTION_HOOK, current_scope, now, portal
 from tenants.models import IdempotencyKey
 

@@ -11,17 +11,17 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import MAX_PAGE_SIZE
-from jobqueue.dispatch import drains
 from jobqueue.dispatch.appliance_lifecycle import (
     change_all,
+    drain_progress,
     retire_idle_appliance,
     running_job_names,
+    start_drain,
 )
 from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.models import Job
-from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
-from jobqueue.partitions.occupancy import Occupancy
-from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
+from jobqueue.partitions.allocations import GPUSite, Occupancy, read_gpu_allocations
+from jobqueue.partitions.texts import content_text, place_text, slots_text
 from jobqueue.queue.service import list_jobs
 from jobqueue.rentals import ListedJob, list_rented_jobs
 from jobqueue.states import JobState
@@ -43,11 +43,7 @@ from portal.query_string import asked_page, chosen, sort_order
 from protocol.health import HealthState
 from protocol.inventory import GPUInfo
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
-from tenants.fleet.appliance_service import (
-    reinstate_appliance,
-    revoke_appliance,
-    undrain_appliance,
-)
+from tenants.fleet.appliance_service import reinstate_appliance, revoke_appliance, undrain_appliance
 from tenants.fleet.appliances import (
     Nodes,
     filter_choices,
@@ -233,7 +229,7 @@ def drain(appliance_id: str) -> ResponseReturnValue:
     if form.validate_on_submit():
         with form.showing_errors():
             with database() as session:
-                drains.drain(session, scope, appliance_id, wait=form.chosen_wait, now=now())
+                start_drain(session, scope, appliance_id, wait=form.chosen_wait, now=now())
             flash(f"{appliance.name} drained", "success")
             return redirect(url_for(".show", appliance_id=appliance_id))
     return render_template(
@@ -276,7 +272,7 @@ def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, 
             session, scope, appliance.id, page_size=MAX_PAGE_SIZE
         ).items,
         "events": list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
-        "drain": drains.drain_progress(session, appliance),
+        "drain": drain_progress(session, appliance),
         "cluster": cluster_view(session, scope, appliance, sort_order()),
         "certificate": certificate,
         "certificate_state": state_of(certificate, now=now()) if certificate else None,

@@ -10,14 +10,13 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.dispatch.waiting_jobs import slice_need
-from jobqueue.grants import read_grants
 from jobqueue.images.catalog import offered_images
+from jobqueue.jobs.cluster_requests import cluster_problems, tenant_clusters
 from jobqueue.jobs.end_notices import receiver_names
-from jobqueue.projects.members import default_project, usable_projects
-from jobqueue.queue.clusters import cluster_problems, tenant_clusters
-from jobqueue.queue.container_policies import read_policies
+from jobqueue.jobs.settings import read_policies
+from jobqueue.projects.service import default_project, usable_projects
 from jobqueue.queue.dataset_use import offered_datasets
 from jobqueue.queue.pending import appliance_problems, try_job
 from jobqueue.queue.resubmission import request_like
@@ -32,6 +31,7 @@ from jobqueue.queue.templates import (
     request_of,
     save_template,
 )
+from jobqueue.reservations.views import read_grants
 from jobqueue.services.rolling_updates import update_service
 from jobqueue.services.scaling import changeable_service, service_instances
 from marketplace.costs.estimates import estimate, estimate_text

@@ -5,9 +5,14 @@ from dataclasses import asdict
 from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
-from jobqueue.jobs.queue_settings import read_settings, set_settings
+from jobqueue.jobs.settings import (
+    DESCRIPTIONS,
+    read_policies,
+    read_settings,
+    set_policies,
+    set_settings,
+)
 from jobqueue.partitions.isolation import ISOLATION, MODE_NAMES
-from jobqueue.queue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from portal.context import current_scope, database
 from portal.forms.job_settings import (
     ISOLATION_FIELDS,

@@ -11,11 +11,11 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
-from jobqueue.gangs.description import framework_description
-from jobqueue.jobs.arrays import array_states
+from jobqueue.gangs.frameworks import framework_description
 from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.idle_limits import idle_limit_problem
 from jobqueue.jobs.job_secrets import make_secret
+from jobqueue.jobs.relations import array_states
 from jobqueue.jobs.shown import read_shown
 from jobqueue.partitions.isolation import ISOLATION
 from jobqueue.partitions.texts import requested_text, slice_text

@@ -6,7 +6,6 @@ from flask import flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from jobqueue.projects.members import list_members, remove_member, set_member
 from jobqueue.projects.models import Project
 from jobqueue.projects.quotas import LIMITS, QuotaRequest, quotas_of
 from jobqueue.projects.service import (
@@ -14,8 +13,11 @@ from jobqueue.projects.service import (
     change_project,
     create_project,
     get_project,
+    list_members,
     list_projects,
+    remove_member,
     restore_project,
+    set_member,
     set_quotas,
 )
 from jobqueue.queue.project_use import use_of_projects

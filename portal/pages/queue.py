@@ -3,7 +3,7 @@
 from flask import Blueprint, render_template
 from flask.typing import ResponseReturnValue
 
-from jobqueue.queue.waiting import list_waiting
+from jobqueue.queue.order import list_waiting
 from portal.context import current_scope, database, now
 from portal.query_string import asked_page
 

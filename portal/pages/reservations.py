@@ -7,11 +7,9 @@ from flask.typing import ResponseReturnValue
 from wtforms.fields import SelectChoice
 
 from jobqueue.fairshare.accounts import read_projects
-from jobqueue.grants import read_grants
-from jobqueue.reservations.bookings import bookings_of, customers_of
+from jobqueue.reservations.bookings import customers_of
 from jobqueue.reservations.gaps import open_gaps
 from jobqueue.reservations.models import Reservation
-from jobqueue.reservations.overlaps import active_bookings
 from jobqueue.reservations.periods import periods_of
 from jobqueue.reservations.service import (
     create_reservation,
@@ -20,6 +18,7 @@ from jobqueue.reservations.service import (
     list_reservations,
     update_reservation,
 )
+from jobqueue.reservations.views import active_bookings, bookings_of, read_grants
 from marketplace.charges.reserved import cancellations
 from portal.context import current_scope, database, now, portal
 from portal.forms.reservations import MAINTENANCE, ReservationForm

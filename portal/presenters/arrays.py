@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
-from jobqueue.jobs.arrays import array_states
+from jobqueue.jobs.relations import array_states
 from jobqueue.models import Job
 from tenants.scope import Scope
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy.orm import Session
 
-from jobqueue.advice.figures import FleetFigures, ModelFigures
+from jobqueue.advice.figures import DAY_NAMES, FleetFigures, ModelFigures
 from jobqueue.advice.rules import Prices
 from jobqueue.advice.service import FleetReport, read_report
-from jobqueue.advice.week import DAY_NAMES
 from jobqueue.usage.ledger import HOUR
 from marketplace.fleet_prices import fleet_prices
 from portal.context import current_scope, now, portal

@@ -15,9 +15,8 @@ from typing import Any
 from sqlalchemy import Row, String, insert, select, update
 from sqlalchemy.orm import Session
 
-from core.db import insert_missing
+from core.db import changed_one, insert_missing
 from core.errors import InvalidInputError
-from core.guarded_update import changed_one
 from core.ids import new_id
 from tenants.auditing.drafts import Draft
 from tenants.models import PLATFORM_CHAIN, AuditEntry, AuditHead

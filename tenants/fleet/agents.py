@@ -16,8 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, joinedload
 
 from core.changes import ANY, Topic, note_change
+from core.db import changed_one
 from core.errors import UnauthenticatedError
-from core.guarded_update import changed_one
 from core.ids import hash_secret, new_secret
 from tenants.fleet.appliances import renew_orders_at
 from tenants.fleet.events import EventKind, add_event

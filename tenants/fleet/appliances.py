@@ -1,21 +1,24 @@
-"""Appliances: list, find and select them. The database filters, sorts and pages."""
+"""Appliances: list, find and select them; the database filters, sorts and pages. And their reports.
+
+A fleet's reports are megabytes of JSON that rarely change. A `ReportCache` reads and parses one
+again only when its `report_id` has changed.
+"""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, case, or_, select, update
+from sqlalchemy import ColumnElement, Text, case, or_, select, type_coerce, update
 from sqlalchemy.orm import Session, aliased, joinedload, selectinload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
 from core.changes import Topic, note_change
-from core.db import chunked
+from core.db import changed_one, chunked
 from core.errors import NotFoundError
-from core.guarded_update import changed_one
 from core.paging import DEFAULT_PAGE_SIZE, Page, paginate, sort_terms
 from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth, HealthState
@@ -38,6 +41,9 @@ UNKNOWN: Final = "unknown"
 _MOST_CHOICES: Final = 200
 # Ids in one statement.
 _QUOTES: Final = re.compile(r'["\\]')
+T = TypeVar("T")
+MAX_REPORTS = 20_000
+"""The capacity of a cache of parsed reports."""
 
 
 class Nodes(StrEnum):
@@ -343,3 +349,50 @@ def read_gpu_processes(row: Appliance) -> list[GPUProcess] | None:
         return msgspec.convert(row.gpu_processes, list[GPUProcess] | None)
     except msgspec.ValidationError:
         return None
+
+
+class ReportCache(Generic[T]):
+    """Parsed reports of appliances.
+
+    Args:
+        parse: from an inventory and a health report as JSON, as they are stored, to what its
+            readers need; they must not change it.
+        max_reports: how many stay parsed.
+    """
+
+    def __init__(
+        self, parse: Callable[[str, str | None], T], *, max_reports: int = MAX_REPORTS
+    ) -> None:
+        self._parse = parse
+        self._max_reports = max_reports
+        # By appliance, with the id of the report. Threads may parse one twice.
+        self._parsed: dict[str, tuple[str, T]] = {}
+
+    def read(self, session: Session, report_ids: Mapping[str, str | None]) -> dict[str, T]:
+        """Return the reports of appliances by id, without those that were deleted meanwhile.
+
+        Args:
+            session: the database session.
+            report_ids: the id of each appliance's report, by the appliance's id, which the caller
+                has read in its scope.
+        """
+        reports = {}
+        for ident, report_id in report_ids.items():
+            cached = self._parsed.get(ident)
+            if cached is not None and cached[0] == report_id:
+                reports[ident] = cached[1]
+        unread = [ident for ident in report_ids if ident not in reports]
+        for ids in chunked(unread):
+            statement = select(
+                Appliance.id,
+                Appliance.report_id,
+                type_coerce(Appliance.inventory, Text),
+                type_coerce(Appliance.health, Text),
+            ).where(Appliance.id.in_(ids))
+            for ident, report_id, inventory, health in session.execute(statement):
+                reports[ident] = self._parse(inventory, health)
+                if len(self._parsed) >= self._max_reports:
+                    self._parsed.clear()
+                if report_id is not None:
+                    self._parsed[ident] = report_id, reports[ident]
+        return reports

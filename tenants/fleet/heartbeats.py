@@ -14,7 +14,7 @@ from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
 from core.changes import Topic, note_change
-from core.guarded_update import changed_one
+from core.db import changed_one
 from core.ids import new_id
 from core.quantities import format_duration
 from protocol.gpu_processes import GPUProcess

@@ -18,9 +18,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Row, func, select, update
 from sqlalchemy.orm import Session
 
-from core.db import chunked
+from core.db import changed_one, chunked
 from core.errors import NotFoundError
-from core.guarded_update import changed_one
 from core.quantities import format_duration
 from tenants.auditing.recording import record
 from tenants.fleet.events import EventKind, add_event

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_one
+from core.db import changed_one
 from protocol.agent_update import UpdateOrder, UpdateReport, UpdateResult
 from protocol.health import HealthState
 from tenants.fleet.events import EventKind, add_event

@@ -13,8 +13,8 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import OverloadedError
-from core.guarded_update import changed_one
 from core.settings import ServerSettings
 from tenants.models import MessageCount
 from tenants.scope import Scope

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_rows
+from core.db import changed_rows
 from tenants.lifecycle.usage import SERIES_COUNT_LIFETIME, USAGE_RETENTION_DAYS
 from tenants.models import (
     APIToken,

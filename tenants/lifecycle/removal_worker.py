@@ -16,16 +16,10 @@ from sqlalchemy import Table, and_, delete, exists, false, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from core.clock import Clock
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, changed_one, transaction
 from core.errors import DatabaseUnavailableError
-from core.guarded_update import changed_one
 from tenants.auditing.recording import record
-from tenants.lifecycle.archive import (
-    Archive,
-    ArchiveInterrupted,
-    TenantLogs,
-    tenant_tables,
-)
+from tenants.lifecycle.archive import Archive, ArchiveInterrupted, TenantLogs, tenant_tables
 from tenants.models import (
     AuditEntry,
     AuditHead,

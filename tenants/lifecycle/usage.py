@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from core.clock import to_ns
-from core.guarded_update import changed_one
+from core.db import changed_one
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from tenants.fleet.states import counted_gpus, in_service
 from tenants.models import Appliance, Membership, SeriesCount, Tenant, TenantUsage

@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, and_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import ConflictError, ForbiddenError, NotFoundError
-from core.guarded_update import changed_one
 from core.ids import hash_secret, new_secret
 from core.paging import Columns, Page, Paging, list_page
 from tenants.checks import normalize_email, raise_if_invalid, role_errors

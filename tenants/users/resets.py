@@ -11,8 +11,8 @@ from itsdangerous import BadSignature, URLSafeSerializer
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from core.db import changed_one, changed_rows
 from core.errors import NotFoundError
-from core.guarded_update import changed_one, changed_rows
 from core.ids import hash_secret, new_secret
 from tenants.checks import raise_if_invalid
 from tenants.models import PasswordReset, User

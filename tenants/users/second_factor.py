@@ -13,8 +13,8 @@ import pyotp
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from core.db import changed_one
 from core.errors import ConflictError, InvalidInputError, UnauthenticatedError
-from core.guarded_update import changed_one
 from core.ids import hash_secret
 from core.secretbox import SecretBox
 from tenants.models import RecoveryCode, User

@@ -7,8 +7,8 @@ from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session, joinedload
 from sqlalchemy.orm.attributes import set_committed_value
 
+from core.db import changed_one
 from core.errors import OverloadedError, UnauthenticatedError
-from core.guarded_update import changed_one
 from tenants.auditing.recording import record, user_chains
 from tenants.models import PLATFORM_CHAIN, User
 from tenants.principals import Via, principal_of

@@ -9,7 +9,7 @@ import pytest
 from core.ids import new_id
 from jobqueue.executors.base import Probe
 from jobqueue.executors.docker.executor import DockerExecutor
-from jobqueue.executors.docker.probe import MACHINES, image_archive
+from jobqueue.executors.docker.own_containers import MACHINES, image_archive
 from protocol.attempts import AttemptSpec, ObservedState, ProbeOrder
 from tests.fixtures.docker_engine import DockerEngine, bridged_engine
 from tests.fixtures.polling import eventually

@@ -37,8 +37,7 @@ from jobqueue.executors.docker.challenge import DockerChallenges
 from jobqueue.executors.docker.health import ContainerHealth
 from jobqueue.executors.docker.launch import Launches
 from jobqueue.executors.docker.logs import LogSpool
-from jobqueue.executors.docker.own_containers import OwnContainers
-from jobqueue.executors.docker.probe import MACHINES, DockerProbe
+from jobqueue.executors.docker.own_containers import MACHINES, DockerProbe, OwnContainers
 from jobqueue.executors.docker.pull import PullError
 from jobqueue.executors.docker.storage import DockerStorage
 from jobqueue.executors.pull_failures import pull_failure

@@ -10,10 +10,13 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from core.clock import to_ns
 from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL, STOPPED, AttemptUsage
-from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options
-from jobqueue.executors.docker.amd_devices import UUID_PREFIX, device_nodes
-from jobqueue.executors.docker.rdma_devices import UNLIMITED, rdma_nodes
-from jobqueue.executors.gpu_environment import without_host_devices
+from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options, without_host_devices
+from jobqueue.executors.docker.devices import (
+    UNLIMITED_MEMORY,
+    UUID_PREFIX,
+    device_nodes,
+    rdma_nodes,
+)
 from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
 from protocol.gangs import JobNetwork
 from protocol.job_spec import HealthCheck, HealthCheckKind
@@ -117,7 +120,7 @@ def container_options(
     check = spec.health_check
     if spec.uses_rdma:
         options["devices"] = [*options.get("devices", ()), *rdma_nodes()]
-        options["ulimits"] = [Ulimit(name="memlock", soft=UNLIMITED, hard=UNLIMITED)]
+        options["ulimits"] = [Ulimit(name="memlock", soft=UNLIMITED_MEMORY, hard=UNLIMITED_MEMORY)]
     options |= _network_options(spec)
     names = {str(port.container_port): port.name for port in spec.ports}
     options["labels"] |= {

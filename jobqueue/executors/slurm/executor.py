@@ -24,19 +24,11 @@ from jobqueue.executors.slurm.api import SlurmAPI, SlurmJob
 from jobqueue.executors.slurm.cluster_text import with_default
 from jobqueue.executors.slurm.commands import SlurmCommands
 from jobqueue.executors.slurm.observation import SIGNAL_BASE, observe, requeued
-from jobqueue.executors.slurm.output import copied_records
-from jobqueue.executors.slurm.own_jobs import OwnJobs
+from jobqueue.executors.slurm.own_jobs import OwnJobs, UsageReader
 from jobqueue.executors.slurm.rest import SlurmREST
-from jobqueue.executors.slurm.script import (
-    REFUSED,
-    bundle_of,
-    env_text,
-    job_options,
-    problem_of,
-)
+from jobqueue.executors.slurm.script import REFUSED, bundle_of, env_text, job_options, problem_of
 from jobqueue.executors.slurm.terminal import run_step
-from jobqueue.executors.slurm.usage import UsageReader
-from jobqueue.executors.slurm.workplace import STREAMS, Submission, Workplace
+from jobqueue.executors.slurm.workplace import STREAMS, Submission, Workplace, copied_records
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.clusters import ClusterKind, ClusterReport

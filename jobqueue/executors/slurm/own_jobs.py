@@ -1,10 +1,13 @@
-"""The connector's own jobs as the controller shows them, and how often it is asked and told."""
+"""The connector's own jobs as the controller shows them, their usage, and how often it is asked."""
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
+
+import msgspec
 
 from core.clock import Clock, to_ns
-from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.base import AttemptUsage, ExecutorError
 from jobqueue.executors.slurm.api import SlurmAPI, SlurmJob
 
 # How often the controller is asked for the own jobs, and while one was submitted or stopped within
@@ -14,6 +17,7 @@ EAGER_READ_SECONDS = 1.0
 EAGER_SECONDS = 10.0
 # A job that does not end is cancelled again after this time.
 CANCEL_AGAIN_SECONDS = 5.0
+USAGE_SECONDS = 10.0
 
 
 class OwnJobs:
@@ -92,3 +96,48 @@ class OwnJobs:
     def expect_change(self) -> None:
         """Read the jobs with the next step, and often for a while."""
         self._changed_at, self._read_at = time.monotonic(), float("-inf")
+
+
+class UsageReader:
+    """Reads CPU time and memory, and makes shares of the CPU from two readings."""
+
+    def __init__(self, api: SlurmAPI) -> None:
+        self._api = api
+        self._read_at = float("-inf")
+        self._usage: dict[str, AttemptUsage] = {}
+        self._cpu_seconds: dict[str, tuple[float, float]] = {}
+
+    def of(self, attempt_id: str, running: Mapping[int, str]) -> AttemptUsage | None:
+        """Return the usage of an attempt, if its job runs.
+
+        Args:
+            attempt_id: the attempt.
+            running: the attempts of all running jobs, by the id of the job.
+
+        Raises:
+            ExecutorError: Slurm does not answer.
+        """
+        if attempt_id not in running.values():
+            self._usage.pop(attempt_id, None)
+            return None
+        now = time.monotonic()
+        if now - self._read_at >= USAGE_SECONDS:
+            self._read_at = now
+            self._read(running, now)
+        return self._usage.get(attempt_id)
+
+    def forget(self, attempt_id: str) -> None:
+        """Forget an attempt that was removed."""
+        self._cpu_seconds.pop(attempt_id, None)
+
+    def _read(self, running: Mapping[int, str], now: float) -> None:
+        usage = self._api.usage(list(running))
+        self._usage = {}
+        for job_id, (cpu_seconds, used) in usage.items():
+            attempt_id = running[job_id]
+            before_at, before = self._cpu_seconds.get(attempt_id, (now, cpu_seconds))
+            self._cpu_seconds[attempt_id] = (now, cpu_seconds)
+            ratio = (cpu_seconds - before) / (now - before_at) if now > before_at else 0.0
+            self._usage[attempt_id] = msgspec.structs.replace(
+                used, cpu_percent=max(0.0, round(100 * ratio, 1))
+            )

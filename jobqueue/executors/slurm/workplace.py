@@ -10,24 +10,34 @@
 Each submission of an attempt has a *number* N. Whoever makes the link `claim.N` first wins: the
 job, and then the command runs in it and nowhere else, or the connector, and then it runs in no job
 with this number. So the connector may submit again without knowing what became of the last one.
+
+Output becomes records of `protocol.logs`. Slurm writes no times: a line has the time at which the
+connector reads it.
 """
 
 import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 
 import msgspec
 
 from core.atomic_files import replace_file
+from core.clock import Clock
 from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.spool_files import safe_path
+from protocol.logs import Stream, record
 
 VOID = "void"
 STREAMS = ("out", "err")
 REMOVALS = 5
+# A record is at most this long without its head.
+CHUNK_BYTES = 16 * 1024
+_LOG_STREAMS = {"out": Stream.STDOUT, "err": Stream.STDERR}
 
 
 class Submission(msgspec.Struct, kw_only=True):
@@ -186,3 +196,32 @@ def _parsed(target: str) -> Claim:
     job_id, restarts, node, gpus = [*target.split(":"), "", "", ""][:4]
     indices = tuple(int(index) for index in gpus.split(",") if index.isdigit())
     return Claim(int(job_id), int(restarts or 0), node, indices)
+
+
+def copied_records(
+    path: Path, stream: str, offset: int, clock: Clock
+) -> Iterator[tuple[int, bytes]]:
+    """Yield records of the output behind an offset, each with the offset behind it.
+
+    Raises:
+        ExecutorError: the file can't be read.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            while chunk := file.read(CHUNK_BYTES):
+                offset += len(chunk)
+                at = clock().astimezone(UTC).isoformat().replace("+00:00", "Z").encode()
+                records = (record(at, _LOG_STREAMS[stream], line) for line in _lines(chunk))
+                yield offset, b"".join(records)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ExecutorError(f"{path} can't be read: {error}") from error
+
+
+def _lines(chunk: bytes) -> list[bytes]:
+    """Return the lines as they end with a newline alone: a carriage return is text."""
+    parts = chunk.split(b"\n")
+    ended = [part + b"\n" for part in parts[:-1]]
+    return [*ended, parts[-1]] if parts[-1] else ended

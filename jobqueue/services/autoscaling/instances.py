@@ -13,9 +13,14 @@ from sqlalchemy.orm import Session
 from core.changes import ANY, Topic, note_change
 from core.errors import ConflictError
 from jobqueue.holds.service import BUDGET_SPENT, require_no_hold
-from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.retries import ASLEEP_MESSAGE
-from jobqueue.jobs.transitions import move_attempt, move_job, record_event, stop_attempts
+from jobqueue.jobs.transitions import (
+    move_attempt,
+    move_job,
+    record_event,
+    stop_attempts,
+    withdraw_data,
+)
 from jobqueue.models import Job, ServiceScaler
 from jobqueue.placement.views import queue_time
 from jobqueue.services.scaling import add_instances, service_id, service_instances

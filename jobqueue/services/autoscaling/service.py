@@ -9,7 +9,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
-from jobqueue.jobs.autoscaling_requests import autoscaling_errors
+from jobqueue.jobs.requests import autoscaling_errors
 from jobqueue.jobs.transitions import change_job, record_event
 from jobqueue.models import Job, ServiceScaler
 from jobqueue.queue.service import get_job

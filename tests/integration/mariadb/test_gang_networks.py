@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import select, update
 
 from core.db import SessionFactory
+from jobqueue.gangs.members import RESERVED_FOR, note_assigned, sweep_networks
 from jobqueue.gangs.models import GangNetworkRecord
-from jobqueue.gangs.networks import RESERVED_FOR, note_assigned, sweep_networks
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState
 from tests.cast import NOON, Cast

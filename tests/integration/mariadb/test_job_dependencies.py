@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.db import SessionFactory
-from jobqueue.jobs.arrays import array_states
+from jobqueue.jobs.relations import array_states
 from jobqueue.queue.stopping import stop_array
 from jobqueue.states import JobState, Reason
 from tests.cast import NOON, Cast, scope_of

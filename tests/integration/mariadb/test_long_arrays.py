@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import func, select
 
 from core.db import SessionFactory
-from jobqueue.jobs.arrays import array_states
+from jobqueue.jobs.relations import array_states
 from jobqueue.models import JobEvent
 from jobqueue.queue.retention import delete_job
 from jobqueue.queue.stopping import TASKS_PER_TRANSACTION, stop_array

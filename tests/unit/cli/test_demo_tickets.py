@@ -8,7 +8,7 @@ from cli.demo_tickets import open_tickets
 from cli.demo_users import SERVICE
 from core.db import SessionFactory
 from core.settings import ServerSettings
-from jobqueue.jobs.autoscaling_requests import autoscaling_errors
+from jobqueue.jobs.requests import autoscaling_errors
 from marketplace.support.desk import Desk
 from marketplace.support.models import SubjectKind, Ticket
 from marketplace.support.states import TicketState

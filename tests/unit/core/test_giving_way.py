@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, text
 
-from core import giving_way
-from core.giving_way import Requests, give_way
+from core import turns
+from core.turns import Requests, give_way
 
 LONG_SECONDS = 60.0
 
@@ -27,8 +27,8 @@ class Recorded(Requests):
 def test_a_long_request_waits_until_the_short_one_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(giving_way, "LEAST_WAIT_SECONDS", LONG_SECONDS)
-    monkeypatch.setattr(giving_way, "SHORT_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(turns, "LEAST_WAIT_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(turns, "SHORT_SECONDS", LONG_SECONDS)
     requests, has_begun, order = Requests(), threading.Event(), []
 
     def answer() -> None:
@@ -49,8 +49,8 @@ def test_a_long_request_waits_until_the_short_one_has_ended(
 def test_it_goes_on_beside_a_short_one_that_waits_for_something_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(giving_way, "LEAST_WAIT_SECONDS", LONG_SECONDS)
-    monkeypatch.setattr(giving_way, "SHORT_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "LEAST_WAIT_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(turns, "SHORT_SECONDS", 0.0)
     requests = Requests()
     with requests.answering(), requests.answering(is_long=True):
         give_way()
@@ -62,8 +62,8 @@ def test_its_waits_are_bounded_by_what_it_has_computed() -> None:
         give_way()
         give_way()
     first, second = requests.waits
-    assert giving_way.LEAST_WAIT_SECONDS < first < LONG_SECONDS
-    assert second < giving_way.LEAST_WAIT_SECONDS
+    assert turns.LEAST_WAIT_SECONDS < first < LONG_SECONDS
+    assert second < turns.LEAST_WAIT_SECONDS
 
 
 def test_a_request_is_long_once_it_has_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,14 +71,14 @@ def test_a_request_is_long_once_it_has_computed(monkeypatch: pytest.MonkeyPatch)
     with requests.answering():
         give_way()
         assert requests.waits == []
-        monkeypatch.setattr(giving_way, "SHORT_CPU_SECONDS", 0.0)
+        monkeypatch.setattr(turns, "SHORT_CPU_SECONDS", 0.0)
         give_way()
     assert len(requests.waits) == 1
 
 
 def test_two_long_requests_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giving_way, "LEAST_WAIT_SECONDS", LONG_SECONDS)
-    monkeypatch.setattr(giving_way, "SHORT_CPU_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "LEAST_WAIT_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(turns, "SHORT_CPU_SECONDS", 0.0)
     requests = Requests()
     with requests.answering(is_long=True), requests.answering():
         give_way()

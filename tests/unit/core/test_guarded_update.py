@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from core.guarded_update import changed_one, changed_rows
+from core.db import changed_one, changed_rows
 from core.leases import Lease
 from tests.cast import NOON
 

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from core import write_turns
+from core import turns
 from core.db import begin_writing, create_database_engine, create_session_factory, transaction
 from core.errors import DatabaseUnavailableError
-from core.write_turns import WRITER, WriteTurns
+from core.turns import WRITER, WriteTurns
 from tests.fixtures.polling import eventually
 
 
@@ -110,7 +110,7 @@ def test_the_turn_ends_with_the_transaction(engine: Engine) -> None:
 def test_a_busy_database_is_reported_and_reading_goes_on(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_turns, "TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(turns, "TIMEOUT_SECONDS", 0.01)
     with transaction(create_session_factory(engine)) as session:
         begin_writing(session)
         with pytest.raises(DatabaseUnavailableError):

@@ -27,14 +27,15 @@ from datasets.connections import (
     get_connection,
     update_connection,
 )
-from datasets.indexing import NO_APPLIANCE, index_orders, reassign, record_indexing
+from datasets.indexing import NO_APPLIANCE, reassign, record_indexing
 from datasets.models import Dataset, DatasetVersion, VersionState
 from datasets.parts import record_part
 from datasets.prefetches import PrefetchRequest, create_prefetch
 from datasets.settings import DataSettings
 from datasets.settings import set_settings as set_data_settings
 from datasets.sources import secrets_of, source_of, source_problem
-from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, set_settings
+from datasets.staging import index_orders
+from jobqueue.jobs.settings import DataRoot, QueueSettings, set_settings
 from protocol.datasets import CopyState, DatasetCopy
 from tenants.models import Appliance, ApplianceState
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from jobqueue.dispatch.desired_state import desired_state
-from jobqueue.jobs.arrays import MAX_TASKS, array_states, parse_array
+from jobqueue.jobs.relations import MAX_TASKS, array_states, parse_array
 from jobqueue.models import Job
 from jobqueue.queue.retention import delete_ended
 from jobqueue.queue.service import list_jobs

@@ -14,9 +14,9 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from core.ids import new_id
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
-from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.dispatch.observed_state import apply_report
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.fairshare.usage import Account, charge_ended, read_usage
 from jobqueue.jobs.end_notices import take_preemption_notices
 from jobqueue.models import Attempt, Job

@@ -16,9 +16,9 @@ from jobqueue.holds.models import JobHold
 from jobqueue.holds.service import set_hold
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.queue.resubmission import request_like
+from jobqueue.queue.retention import NEWEST_ATTEMPTS, NEWEST_EVENTS, expire_history
 from jobqueue.services.autoscaling import evaluation
 from jobqueue.services.autoscaling.evaluation import MEASUREMENT, scale_services
-from jobqueue.services.autoscaling.history import NEWEST_ATTEMPTS, NEWEST_EVENTS, expire_history
 from jobqueue.services.autoscaling.service import scaling_status, set_autoscaling
 from jobqueue.services.autoscaling.traffic import Count, Traffic, advance
 from jobqueue.services.scaling import scale_service, service_instances

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.queue.clusters import cluster_problems, tenant_clusters
+from jobqueue.jobs.cluster_requests import cluster_problems, tenant_clusters
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
 from jobqueue.queue.templates import TemplateRequest, save_template
 from protocol.job_spec import DatasetMount, JobKind, JobRequest, Mount, Port

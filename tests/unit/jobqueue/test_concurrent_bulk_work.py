@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from core.db import SessionFactory, transaction
-from jobqueue.jobs.arrays import MAX_TASKS, array_states
+from jobqueue.jobs.relations import MAX_TASKS, array_states
 from jobqueue.queue.stopping import stop_array
 from tenants.users.time_zones import choose_time_zone
 from tests.cast import NOON, Cast, scope_of

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.dispatch.desired_state import desired_state
-from jobqueue.queue.container_policies import PolicyChoice, policies_of, set_policies
+from jobqueue.jobs.settings import PolicyChoice, policies_of, set_policies
 from protocol.job_spec import ContainerPolicy
 from tests.cast import BOX, Cast, scope_of
 from tests.unit.jobqueue.builders import start, submit

@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.dispatch.desired_state import desired_state
-from jobqueue.storage.planning import Verdict, plan_cleanup
-from jobqueue.storage.policies import CleanupPolicy, policy_for, set_policies
+from jobqueue.storage.policies import CleanupPolicy, Verdict, plan_cleanup, policy_for, set_policies
 from jobqueue.storage.service import read_storage, record_storage, start_cleanup
 from protocol.storage import (
     CleanupResult,

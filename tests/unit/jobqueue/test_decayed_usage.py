@@ -11,10 +11,16 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, transaction
 from jobqueue.fairshare import usage as charging
 from jobqueue.fairshare.accounts import billed
-from jobqueue.fairshare.decay import decay_factor, decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.settings import OrderSettings
-from jobqueue.fairshare.usage import Account, charge_ended, read_usage, tenants_to_charge
+from jobqueue.fairshare.usage import (
+    Account,
+    charge_ended,
+    decay_factor,
+    decayed_seconds,
+    read_usage,
+    tenants_to_charge,
+)
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.retention import delete_ended, delete_job, expire_jobs
 from jobqueue.states import AttemptState, JobState

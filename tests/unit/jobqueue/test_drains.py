@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError
-from jobqueue.dispatch.drains import drain, drain_progress, move_overdue
+from jobqueue.dispatch.appliance_lifecycle import drain_progress, move_overdue, start_drain
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
@@ -22,7 +22,7 @@ def test_a_drained_appliance_waits_and_then_its_jobs_move(session: Session, cast
     job, dgx = attempt.job, attempt.appliance
     report(session, attempt, ObservedState.RUNNING)
     generation = dgx.desired_generation
-    drain(session, scope_of(cast.alice), dgx.id, wait=HOUR, now=NOON)
+    start_drain(session, scope_of(cast.alice), dgx.id, wait=HOUR, now=NOON)
     assert move_overdue(session, now=NOON + HOUR - timedelta(seconds=1)) == 0
     progress = drain_progress(session, dgx)
     assert progress is not None
@@ -52,8 +52,8 @@ def test_a_drained_appliance_waits_and_then_its_jobs_move(session: Session, cast
 def test_without_a_time_jobs_run_to_their_end(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     scope = scope_of(cast.alice)
-    drain(session, scope, attempt.appliance_id, wait=timedelta(), now=NOON)
-    drain(session, scope, attempt.appliance_id, now=NOON)
+    start_drain(session, scope, attempt.appliance_id, wait=timedelta(), now=NOON)
+    start_drain(session, scope, attempt.appliance_id, now=NOON)
     assert move_overdue(session, now=NOON + 24 * HOUR) == 0
 
 
@@ -61,4 +61,4 @@ def test_members_drain_nothing(session: Session, cast: Cast) -> None:
     dgx = add_appliance(session, cast.acme, "dgx-01")
     assert drain_progress(session, dgx) is None
     with pytest.raises(ForbiddenError):
-        drain(session, scope_of(cast.bob), dgx.id, now=NOON)
+        start_drain(session, scope_of(cast.bob), dgx.id, now=NOON)

@@ -11,17 +11,16 @@ import pytest
 from sqlalchemy.orm import Session
 
 from jobqueue.fairshare.accounts import Projects
-from jobqueue.fairshare.decay import decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.points import QueueOrder, Shares, order_queue
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.fairshare.usage import Account
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.fairshare.usage import Account, decayed_seconds
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Job
 from jobqueue.placement.views import queue_time
 from jobqueue.projects.models import Project, ProjectQuota, QuotaResource
+from jobqueue.queue.order import list_waiting
 from jobqueue.queue.pending import explain_job, try_job
-from jobqueue.queue.waiting import list_waiting
 from jobqueue.states import AttemptState, JobState
 from protocol.job_spec import JobRequest
 from tests.cast import NOON, Cast, scope_of

@@ -6,9 +6,9 @@ from math import inf, log
 
 import pytest
 
-from jobqueue.fairshare.decay import decay_factor, decayed_seconds
 from jobqueue.fairshare.drf import Filling, QueuedJob, Resources
 from jobqueue.fairshare.tree import ShareNode, rank_tree
+from jobqueue.fairshare.usage import decay_factor, decayed_seconds
 from tests.cast import NOON
 
 HALF_LIFE = timedelta(days=7)

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from datasets.models import ApplianceCache, DatasetVersion
 from datasets.prefetches import PrefetchRequest, create_prefetch
 from jobqueue.dispatch.desired_state import desired_state
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.jobs.restored import settle_restored
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.queue.pending import explain_job
 from jobqueue.queue.stopping import stop_job

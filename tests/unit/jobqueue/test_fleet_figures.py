@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory
 from jobqueue.advice.additions import add_replays
 from jobqueue.advice.child import fleet_figures, whole_hours
-from jobqueue.advice.figures import FleetFigures, ModelFigures
-from jobqueue.advice.week import high_hours
+from jobqueue.advice.figures import FleetFigures, ModelFigures, high_hours
 from jobqueue.states import JobState
 from jobqueue.usage.measuring import Period
 from tenants.fleet.events import EventKind, add_event

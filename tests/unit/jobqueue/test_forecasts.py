@@ -8,14 +8,14 @@ from sqlalchemy.orm import Session
 
 from jobqueue.fairshare.models import StartForecast
 from jobqueue.models import Job
-from jobqueue.queue import forecasts
-from jobqueue.queue.forecasts import (
+from jobqueue.queue import pending
+from jobqueue.queue.pending import (
+    explain_job,
     forecast_errors,
     make_forecasts,
     settle_forecasts,
     tenants_with_forecasts,
 )
-from jobqueue.queue.pending import explain_job
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobState
 from tests.cast import NOON, Cast, scope_of
@@ -99,7 +99,7 @@ def test_a_job_that_never_starts_leaves_no_forecast(
 def test_a_tenant_has_a_bounded_number(
     session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forecasts, "MAX_STORED", 3)
+    monkeypatch.setattr(pending, "MAX_STORED", 3)
     for hours in range(8):
         at = NOON + hours * HOUR
         row = {"made_at": at, "expected_start_at": at, "late_seconds": 0.0}

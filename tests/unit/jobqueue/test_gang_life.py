@@ -10,13 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
-from jobqueue.dispatch.drains import drain, move_overdue
-from jobqueue.dispatch.queue_order import queue_order
-from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.appliance_lifecycle import move_overdue, start_drain, sweep_attempts
+from jobqueue.dispatch.snapshot import queue_order, read_snapshot
 from jobqueue.dispatch.waiting_jobs import read_waiting
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.jobs.transitions import move_job
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.pending import explain_job, try_job
@@ -306,7 +304,7 @@ def test_members_that_exit_with_0_when_they_are_drained_move(session: Session, c
     leader = submit(session, cast.alice, nodes=2, gpus=4)
     dispatch(session, now=NOON)
     first, second = latest(session, leader)
-    drain(session, scope_of(cast.alice), first.appliance_id, wait=timedelta(0), now=NOON)
+    start_drain(session, scope_of(cast.alice), first.appliance_id, wait=timedelta(0), now=NOON)
     session.flush()
     move_overdue(session, now=NOON)
     session.expire_all()

@@ -14,18 +14,17 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from core.errors import InvalidInputError
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.executors.abilities import Need
-from jobqueue.gangs.models import GangNetworkRecord
-from jobqueue.gangs.networks import (
+from jobqueue.gangs.members import (
     PORT_COUNT,
     RESERVED_FOR,
     member_mtu,
     note_assigned,
     sweep_networks,
 )
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.gangs.models import GangNetworkRecord
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
-from jobqueue.placement.networks import Reach
-from jobqueue.placement.views import Snapshot
+from jobqueue.placement.views import Reach, Snapshot
 from jobqueue.states import AttemptState
 from protocol.attempts import ObservedState
 from protocol.gangs import Gang, NetworkAbilities, member_address, member_name

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from jobqueue.partitions.occupancy import Allocation, Occupancy, SegmentKind, occupancy_of
+from jobqueue.partitions.allocations import Allocation, Occupancy, SegmentKind, occupancy_of
 from jobqueue.partitions.orders import Policy
 from protocol.gpu_slices import GPUSlice, MIGInstance, MIGProfile, PartitionMode
 from protocol.inventory import GPUInfo

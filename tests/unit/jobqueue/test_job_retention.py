@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job, JobEvent, LogChunk
 from jobqueue.queue.retention import CHARGED_AFTER, delete_job, expire_jobs
 from jobqueue.queue.stopping import stop_array, stop_job

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
 from core.errors import InvalidInputError
-from jobqueue.jobs.arrays import MAX_ARRAY_BYTES, array_states
+from jobqueue.jobs.relations import MAX_ARRAY_BYTES, array_states
 from jobqueue.models import Job, JobEvent
 from jobqueue.queue.retention import BATCH, delete_job
 from jobqueue.queue.stopping import TASKS_PER_TRANSACTION, stop_array

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.models import Attempt
 from jobqueue.placement.decisions import Action, Decision
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot

@@ -10,7 +10,6 @@ from core.db import SessionFactory
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.jobs.end_notices import take_preemption_notices
 from jobqueue.models import Job
-from jobqueue.projects.members import list_members, remove_member, set_member, usable_projects
 from jobqueue.projects.models import Project, QuotaResource
 from jobqueue.projects.quotas import QuotaRequest, quotas_of
 from jobqueue.projects.service import (
@@ -19,9 +18,13 @@ from jobqueue.projects.service import (
     change_project,
     create_project,
     get_project,
+    list_members,
     list_projects,
+    remove_member,
     restore_project,
+    set_member,
     set_quotas,
+    usable_projects,
 )
 from jobqueue.projects.tree import MAX_DEPTH
 from jobqueue.queue.resubmission import retry_job

@@ -5,7 +5,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, InvalidInputError
 from jobqueue.dispatch.desired_state import desired_state
-from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, mount_errors, set_settings
+from jobqueue.jobs.settings import DataRoot, QueueSettings, mount_errors, set_settings
 from protocol.job_spec import Mount, Port
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import GIB, start, submit

@@ -10,7 +10,7 @@ from core.db import SessionFactory
 from core.errors import ForbiddenError, InvalidInputError
 from core.ids import new_id
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
 from jobqueue.projects.models import Project, ProjectMember, ProjectQuota, QuotaResource
 from jobqueue.reservations.models import Reservation

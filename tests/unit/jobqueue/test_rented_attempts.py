@@ -9,9 +9,13 @@ from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
 from core.settings import ServerSettings
-from jobqueue.dispatch.appliance_lifecycle import running_job_names, sweep_attempts
+from jobqueue.dispatch.appliance_lifecycle import (
+    drain_progress,
+    running_job_names,
+    start_drain,
+    sweep_attempts,
+)
 from jobqueue.dispatch.desired_state import desired_state
-from jobqueue.dispatch.drains import drain, drain_progress
 from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.models import Attempt, Job
@@ -157,7 +161,7 @@ def test_the_history_of_the_appliance_names_no_rented_job(
 
 @pytest.mark.usefixtures("rental")
 def test_a_drain_lists_a_rented_job(session: Session, cast: Cast, dgx: Appliance) -> None:
-    drain(session, scope_of(cast.alice), dgx.id, now=NOON)
+    start_drain(session, scope_of(cast.alice), dgx.id, now=NOON)
     progress = drain_progress(session, dgx)
     assert progress is not None
     assert [job.name for job in progress.jobs] == [RENTED_JOB]

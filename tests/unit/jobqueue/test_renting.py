@@ -11,9 +11,12 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError
 from jobqueue.dispatch import dispatcher as dispatching
-from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance
+from jobqueue.dispatch.appliance_lifecycle import (
+    lose_attempts_at,
+    retire_idle_appliance,
+    stop_unrented,
+)
 from jobqueue.dispatch.capacity import list_capacities
-from jobqueue.dispatch.rentals import lose_attempts_at, stop_unrented
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.models import Attempt
 from jobqueue.partitions.models import GPUPartitionPolicy

@@ -26,7 +26,7 @@ from jobqueue.simulation.recording import (
     Recording,
 )
 from jobqueue.simulation.replay import Replay
-from jobqueue.simulation.timeline import Timeline
+from jobqueue.simulation.results import Timeline
 
 GIB = 1024**3
 START = datetime(2000, 1, 1, tzinfo=UTC)

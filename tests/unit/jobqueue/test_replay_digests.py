@@ -19,7 +19,7 @@ from jobqueue.simulation.recording import (
     Recording,
 )
 from jobqueue.simulation.replay import Replay
-from jobqueue.simulation.timeline import Timeline
+from jobqueue.simulation.results import Timeline
 
 GIB = 1024**3
 MODELS = ("H100", "A100", "L40S")

@@ -11,11 +11,10 @@ import pytest
 
 from core.errors import InvalidInputError
 from jobqueue.fairshare.accounts import Projects
-from jobqueue.fairshare.decay import decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.points import Shares, order_queue
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.fairshare.usage import Account
+from jobqueue.fairshare.usage import Account, decayed_seconds
 from jobqueue.placement.views import PRIORITY_POINT
 from jobqueue.projects.models import Project, QuotaResource
 from jobqueue.projects.quotas import QuotaRequest
@@ -30,9 +29,8 @@ from jobqueue.simulation.recording import (
     Recording,
 )
 from jobqueue.simulation.replay import Replay
-from jobqueue.simulation.results import figures
+from jobqueue.simulation.results import Timeline, figures
 from jobqueue.simulation.scenarios import Changes, scenarios
-from jobqueue.simulation.timeline import Timeline
 
 GIB = 1024**3
 HOUR = timedelta(hours=1)

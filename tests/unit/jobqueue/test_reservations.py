@@ -20,12 +20,8 @@ from jobqueue.queue.pending import explain_job
 from jobqueue.reservations.checks import ReservationRequest, checked
 from jobqueue.reservations.models import Reservation
 from jobqueue.reservations.periods import TakenTimes
-from jobqueue.reservations.service import (
-    create_reservation,
-    delete_reservation,
-    reservation_views,
-    update_reservation,
-)
+from jobqueue.reservations.service import create_reservation, delete_reservation, update_reservation
+from jobqueue.reservations.views import reservation_views
 from jobqueue.states import JobState
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, appliance, dispatch, gpu_uuid, plan, submit
@@ -289,7 +285,7 @@ def test_comparing_many_times_is_bounded_and_blocks_nobody(
     with monkeypatch.context() as context:
         context.setattr("jobqueue.reservations.checks.MAX_BEGINS", 9000)
         create_reservation(session, scope, hourly, now=NOON)
-        context.setattr("jobqueue.reservations.overlaps.MAX_COMPARED", 100)
+        context.setattr("jobqueue.reservations.bookings.MAX_COMPARED", 100)
         later = wanted(name="Later", schedule="30 2 * * *", **fields)
         with pytest.raises(InvalidInputError, match="begin more than 100 times"):
             create_reservation(session, scope, later, now=NOON)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Job
 from jobqueue.queue.service import job_events
 from jobqueue.queue.stopping import stop_job

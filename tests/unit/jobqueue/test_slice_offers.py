@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.partitions.checks import PolicyRequest
 from jobqueue.partitions.service import create_policy
 from jobqueue.queue.slice_offers import slices_that_fit

@@ -2,8 +2,8 @@
 
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.dispatch.usable_appliances import tenant_views
 from jobqueue.models import Job
 from jobqueue.partitions.models import GPUPartitionPolicy
 from jobqueue.states import AttemptState, JobState, Reason

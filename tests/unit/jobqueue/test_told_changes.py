@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from core.changes import ANY, Topic
 from core.db import SessionFactory, changes_of
-from jobqueue.dispatch.drains import drain, move_overdue
+from jobqueue.dispatch.appliance_lifecycle import move_overdue, start_drain
 from jobqueue.logs.following import read_tails
 from jobqueue.logs.log_files import SETTLED, LogFiles, move_logs
 from jobqueue.logs.logs import delete_log
@@ -131,7 +131,7 @@ def test_bulk_changes_of_jobs(witness: Witness) -> None:
 def test_an_overdue_drain(witness: Witness, attempt: Attempt) -> None:
     with witness.sessions.begin() as session:
         scope = scope_of(witness.cast.alice)
-        drain(session, scope, attempt.appliance_id, wait=timedelta(0), now=NOON)
+        start_drain(session, scope, attempt.appliance_id, wait=timedelta(0), now=NOON)
     with witness.changing(Topic.JOB, Topic.DESIRED) as session:
         assert move_overdue(session, now=NOON.replace(hour=13)) == 1
 

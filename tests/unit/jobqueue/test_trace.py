@@ -10,7 +10,7 @@ from cli.simulate import simulate as command
 from core.errors import InvalidInputError
 from core.strict_json import decode_json
 from jobqueue.placement.policies import POLICY_NAMES
-from jobqueue.placement.trace import check_trace, read_nodes, read_pods, simulate
+from jobqueue.simulation.public_trace import check_trace, read_nodes, read_pods, simulate
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 node-0,64000,262144,2,P100

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from datasets.models import DatasetVersion
 from datasets.staging import NO_DIGEST
 from jobqueue.dispatch.desired_state import desired_state
-from jobqueue.jobs.queue_settings import MAX_FETCH_MINUTES, QueueSettings, set_settings
+from jobqueue.jobs.settings import MAX_FETCH_MINUTES, QueueSettings, set_settings
 from jobqueue.jobs.transitions import move_attempt, move_job
 from jobqueue.models import Attempt, JobEvent
 from jobqueue.queue.stopping import stop_job

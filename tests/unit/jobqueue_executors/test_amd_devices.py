@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.executors.docker.amd_devices import device_nodes
+from jobqueue.executors.docker.devices import device_nodes
 from jobqueue.executors.docker.mapping import container_options
 from protocol.attempts import AttemptSpec
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from jobqueue.executors.confinement import DEVICE_VARIABLES
 from jobqueue.executors.docker.mapping import container_options
-from jobqueue.executors.gpu_environment import DEVICE_VARIABLES
 from jobqueue.executors.recorded import environment_of
 from jobqueue.jobs.requests import request_errors
 from protocol.attempts import AttemptSpec

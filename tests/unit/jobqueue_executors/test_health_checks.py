@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from jobqueue.executors.health_checks import HealthChecks, probe
+from jobqueue.executors.docker.health import HealthChecks, probe
 from protocol.attempts import Health
 from protocol.job_spec import HealthCheck, HealthCheckKind
 from protocol.notation import format_health_check, parse_health_check

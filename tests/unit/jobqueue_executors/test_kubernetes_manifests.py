@@ -10,8 +10,8 @@ import yaml
 
 from jobqueue.executors.base import ExecutorUnavailableError
 from jobqueue.executors.kubernetes.client import KubernetesAPI
+from jobqueue.executors.kubernetes.cluster_reader import IN_NAMESPACE, ON_CLUSTER
 from jobqueue.executors.kubernetes.manifests import job_name, job_of
-from jobqueue.executors.kubernetes.rights import IN_NAMESPACE, ON_CLUSTER
 from jobqueue.executors.recorded import ExecutorSite
 from jobqueue.executors.settings import KubernetesSettings
 from protocol.attempts import AttemptSpec

@@ -14,8 +14,7 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFou
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.holds.models import JobHold
 from jobqueue.models import Attempt, Job
-from jobqueue.projects.members import set_member
-from jobqueue.projects.service import ProjectRequest, create_project
+from jobqueue.projects.service import ProjectRequest, create_project, set_member
 from jobqueue.queue.service import job_events
 from jobqueue.states import JobState, Reason
 from marketplace.budgets.evaluation import evaluate_budgets

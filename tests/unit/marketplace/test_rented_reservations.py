@@ -16,15 +16,12 @@ from jobqueue.holds.models import JobHold
 from jobqueue.models import Job
 from jobqueue.projects.models import Project
 from jobqueue.queue.pending import explain_job
-from jobqueue.reservations.bookings import booked_views, bookings_of, bookings_under
+from jobqueue.reservations.bookings import bookings_under
 from jobqueue.reservations.checks import ReservationRequest
 from jobqueue.reservations.gaps import MAX_GAP
 from jobqueue.reservations.models import Booking, Reservation
-from jobqueue.reservations.service import (
-    create_reservation,
-    delete_reservation,
-    update_reservation,
-)
+from jobqueue.reservations.service import create_reservation, delete_reservation, update_reservation
+from jobqueue.reservations.views import booked_views, bookings_of
 from jobqueue.states import AttemptState
 from jobqueue.usage.measuring import Period
 from marketplace.charges.models import BillingLine, LineKind

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from core.errors import ConflictError
 from core.ids import new_id
-from jobqueue.jobs.autoscaling_requests import autoscaling_errors
+from jobqueue.jobs.requests import autoscaling_errors
 from protocol.autoscaling import Autoscaling, format_autoscaling, parse_autoscaling
 from tests.cast import NOON, Cast, FrozenClock
 from tests.unit.jobqueue.scaled_service import POLICY, Service, make

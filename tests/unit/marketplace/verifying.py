@@ -14,7 +14,7 @@ from core.clock import to_ns
 from core.db import SessionFactory
 from core.periodic_tasks import SchedulerContext
 from core.settings import ServerSettings
-from jobqueue.dispatch.challenges import challenge_order
+from jobqueue.dispatch.desired_state import challenge_order
 from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.executors.simulated.challenge import SimulatedChallenges
 from marketplace.verification.findings import failures, loaded

@@ -6,7 +6,7 @@ import pytest
 
 from core.db import SessionFactory
 from jobqueue.dispatch.observed_state import apply_report
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from jobqueue.models import Attempt
 from protocol.attempts import AttemptObservation, ObservedState, StagingProgress
 from protocol.job_spec import DatasetMount

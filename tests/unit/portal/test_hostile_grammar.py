@@ -26,7 +26,7 @@ from dash_app.callback_requests import MAX_TEXT_LENGTH
 from dash_app.parameters import parameter_problem
 from dash_app.routes import parse_path
 from dash_app.timerange import Controls
-from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.relations import parse_array
 from tests import hostile_grammars as grammars
 from tests.costs import check_cost
 from tests.unit.portal.conftest import Browser

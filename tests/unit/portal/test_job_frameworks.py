@@ -3,7 +3,7 @@
 import pytest
 
 from core.db import SessionFactory
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.settings import QueueSettings, set_settings
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch
 from tests.unit.portal.conftest import Browser

@@ -18,8 +18,8 @@ from datasets.models import DataConnection, TenantDataSettings
 from datasets.parts import record_part
 from jobqueue.models import Job
 from jobqueue.results.announcements import path_hash
+from jobqueue.results.artifacts import expire_results
 from jobqueue.results.models import Artifact, ArtifactPart, ResultReport
-from jobqueue.results.retention import expire_results
 from portal.presenters.artifacts import TEXT_BYTES
 from protocol.datasets import PART_BYTES
 from tests.cast import Cast, FrozenClock

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from core.db import SessionFactory
-from jobqueue.dispatch.drains import drain
+from jobqueue.dispatch.appliance_lifecycle import start_drain
 from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.models import Job
 from jobqueue.rentals import without_names, without_words, words_of_customers
@@ -294,7 +294,7 @@ def test_a_drain_shows_that_a_rented_job_runs(
     alice: Browser, sessions: SessionFactory, cast: Cast, rented: Rented
 ) -> None:
     with sessions.begin() as session:
-        drain(session, scope_of(cast.alice), rented.appliance_id, now=NOON)
+        start_drain(session, scope_of(cast.alice), rented.appliance_id, now=NOON)
     path = f"appliances/{rented.appliance_id}"
     answer = alice.get(f"/api/v1/{path}/drain")
     assert answer.json is not None

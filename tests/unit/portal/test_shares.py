@@ -6,7 +6,7 @@ import pytest
 
 from core.db import SessionFactory
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import QueueSettings, set_settings, settings_of
+from jobqueue.jobs.settings import QueueSettings, set_settings, settings_of
 from jobqueue.models import Job
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit

@@ -28,8 +28,7 @@ from datasets.models import VersionState
 from datasets.prefetches import PrefetchRequest, create_prefetch
 from jobqueue.partitions.checks import PolicyRequest
 from jobqueue.partitions.service import create_policy
-from jobqueue.projects.members import set_member
-from jobqueue.projects.service import ProjectRequest, create_project
+from jobqueue.projects.service import ProjectRequest, create_project, set_member
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
 from jobqueue.queue.templates import TemplateRequest, save_template
 from jobqueue.reservations.checks import ReservationRequest
@@ -59,14 +58,7 @@ from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
 from tenants.enrollment import create_enrollment_token
 from tenants.fleet.rollouts import AgentPackages, RolloutRequest, start_rollout
-from tenants.models import (
-    AccessPoint,
-    Appliance,
-    LoginSession,
-    RemovalState,
-    Role,
-    TenantRemoval,
-)
+from tenants.models import AccessPoint, Appliance, LoginSession, RemovalState, Role, TenantRemoval
 from tenants.users.invitations import invite
 from tenants.users.sessions import start_session
 from tenants.users.tokens import create_api_token

@@ -1,7 +1,7 @@
 from sqlalchemy import select
 
 from core.db import SessionFactory
-from tenants.fleet.reports import ReportCache
+from tenants.fleet.appliances import ReportCache
 from tenants.models import Appliance
 from tests.cast import Cast, make_appliance
 

@@ -1,9 +1,10 @@
-"""UUIDs of AMD GPUs, and the device files that give a container access to one.
+"""Device files that give a container access to AMD GPUs and to RDMA; and the UUIDs of AMD GPUs.
 
 Not every AMD card and driver has a UUID. The UUID here is `AMD-` and the card's unique id, or its
 PCI address if it has none.
 
-Source: AMD's ROCm documentation, "Running ROCm Docker containers".
+Sources: AMD's ROCm documentation, "Running ROCm Docker containers"; rdma-core, "RDMA user-space";
+NVIDIA's documentation, "RDMA in containers".
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,9 @@ from pathlib import Path
 UUID_PREFIX = "AMD-"
 VENDOR = "0x1002"
 COMPUTE_NODE = "/dev/kfd"
+RDMA_FOLDER = Path("/dev/infiniband")
+# Locked memory is registered with the device; 0 soft and hard would forbid it.
+UNLIMITED_MEMORY = -1
 
 
 def is_amd_gpu(device: Path) -> bool:
@@ -42,6 +46,15 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
+
+
+def rdma_nodes(folder: Path = RDMA_FOLDER) -> list[str]:
+    """Return the device files, or the folder if it has none: the engine then refuses it."""
+    try:
+        nodes = sorted(str(node) for node in folder.iterdir() if node.is_char_device())
+    except OSError:
+        nodes = []
+    return nodes or [str(folder)]
 
 
 def _render_nodes(sys: Path) -> dict[str, str]:

@@ -1,8 +1,11 @@
-"""The settings of a tenant's queue: placement, and the host paths that jobs may use.
+"""The settings of a tenant's jobs: placement, the host paths that they may use, their confinement.
 
 A *data root* is a folder of the appliances that jobs may mount. A read-only root offers the folders
 in it, too. A writable one is only mounted as a whole: a job could leave a symbolic link in it, and
 mounting what that points to would leave the root. For the same reason roots don't overlap.
+
+An admin chooses the *container policies* that jobs may use, and the default. A job stores its
+policy when it is submitted, and keeps it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,12 +18,18 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.fairshare.settings import OrderSettings
-from jobqueue.models import DEFAULT_FETCH_MINUTES, Attempt, Job, TenantQueueSettings
+from jobqueue.models import (
+    DEFAULT_FETCH_MINUTES,
+    Attempt,
+    Job,
+    TenantContainerPolicies,
+    TenantQueueSettings,
+)
 from jobqueue.partitions.isolation import IsolationRules
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import PartitionMode
-from protocol.job_spec import Mount
+from protocol.job_spec import ContainerPolicy, Mount
 from tenants.fleet.appliances import bump_generations
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -34,6 +43,11 @@ MAX_DAYS = 3650
 MAX_FETCH_MINUTES = 30 * 24 * 60
 # Containers must never see these paths, as a whole or in part.
 FORBIDDEN = ("/", "/proc", "/sys", "/dev", "/etc", "/boot", "/root", "/run", "/var/run", "/var/lib")
+DESCRIPTIONS = {
+    ContainerPolicy.RESTRICTED: "Root in the container has no capabilities. Most images run.",
+    ContainerPolicy.STANDARD: "Root can change owners and users, as images of servers and "
+    "apt-get need.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +98,14 @@ class QueueSettings:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChoice:
+    """The policies that a tenant's jobs may use; without a choice, only the most confined one."""
+
+    allowed: Sequence[ContainerPolicy] = (ContainerPolicy.RESTRICTED,)
+    default: ContainerPolicy = ContainerPolicy.RESTRICTED
+
+
 def read_settings(session: Session, scope: Scope, tenant_id: str) -> QueueSettings:
     """Return the settings of a tenant in the scope."""
     return settings_of(session, get_tenant(session, scope, tenant_id).id)
@@ -127,17 +149,6 @@ def set_settings(
     return settings
 
 
-def _renew_orders_of_gangs(session: Session, tenant_id: str) -> None:
-    """Let all appliances of running gangs fetch their orders: packets are encrypted by both sides
-    or by neither."""
-    members = (
-        select(Attempt.appliance_id)
-        .join(Job, Job.id == Attempt.job_id)
-        .where(Job.tenant_id == tenant_id, Job.nodes > 1, Attempt.state.in_(ALLOCATED_STATES))
-    )
-    bump_generations(session, set(session.scalars(members)))
-
-
 def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator[str]:
     """Yield why data paths of a job are invalid, or not allowed by the tenant."""
     targets = [mount.target for mount in mounts]
@@ -162,6 +173,91 @@ def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator
             yield f"{source!r} is in the read-only data root {root.path!r}; mount it read-only."
         elif not root.is_read_only and source != root.path:
             yield f"The writable data root {root.path!r} is mounted only as a whole."
+
+
+def is_clean_path(path: str) -> bool:
+    """Return whether a path is absolute, printable, and without `..` or needless parts."""
+    parts = PurePosixPath(path)
+    return (
+        parts.is_absolute()
+        and len(path) <= MAX_PATH_LENGTH
+        and path.isprintable()
+        and str(parts) == path
+        and ".." not in parts.parts
+        and not path.startswith("//")
+    )
+
+
+def read_policies(session: Session, scope: Scope, tenant_id: str) -> PolicyChoice:
+    """Return the policies of a tenant in the scope."""
+    return policies_of(session, get_tenant(session, scope, tenant_id).id)
+
+
+def set_policies(
+    session: Session, scope: Scope, tenant_id: str, choice: PolicyChoice
+) -> PolicyChoice:
+    """Set the policies of a tenant in the scope; jobs that were submitted before keep theirs.
+
+    Raises:
+        InvalidInputError: no policy is allowed, or the default is not.
+    """
+    scope.require(Permission.MANAGE_APPLIANCES)
+    get_tenant(session, scope, tenant_id)
+    allowed = [policy for policy in ContainerPolicy if policy in choice.allowed]
+    if not allowed:
+        raise _invalid("allowed", "Allow at least one container policy.")
+    if choice.default not in allowed:
+        raise _invalid(
+            "default",
+            f"The default {choice.default.value!r} is not allowed. Allow it, or choose another.",
+        )
+    row = session.get(TenantContainerPolicies, tenant_id)
+    if row is None:
+        row = TenantContainerPolicies(tenant_id=tenant_id)
+        session.add(row)
+    row.allowed, row.default = [policy.value for policy in allowed], choice.default
+    session.flush()
+    return PolicyChoice(allowed=allowed, default=choice.default)
+
+
+def policies_of(session: Session, tenant_id: str) -> PolicyChoice:
+    """Return the policies of a tenant."""
+    row = session.get(TenantContainerPolicies, tenant_id)
+    if row is None:
+        return PolicyChoice()
+    return PolicyChoice(
+        allowed=[ContainerPolicy(name) for name in row.allowed], default=row.default
+    )
+
+
+def policy_for_job(session: Session, tenant_id: str, wanted: str | None) -> ContainerPolicy:
+    """Return the policy of a new job; None is the tenant's default.
+
+    Raises:
+        InvalidInputError: the tenant's jobs may not use it.
+    """
+    choice = policies_of(session, tenant_id)
+    if wanted is None:
+        return choice.default
+    if wanted in choice.allowed:
+        return ContainerPolicy(wanted)
+    names = ", ".join(policy.value for policy in choice.allowed)
+    raise _invalid(
+        "container_policy",
+        f"Jobs of this tenant may not use the container policy {wanted!r}, only: {names}. An admin "
+        "can change this.",
+    )
+
+
+def _renew_orders_of_gangs(session: Session, tenant_id: str) -> None:
+    """Let all appliances of running gangs fetch their orders: packets are encrypted by both sides
+    or by neither."""
+    members = (
+        select(Attempt.appliance_id)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Job.tenant_id == tenant_id, Job.nodes > 1, Attempt.state.in_(ALLOCATED_STATES))
+    )
+    bump_generations(session, set(session.scalars(members)))
 
 
 def _errors(settings: QueueSettings) -> Iterator[tuple[str, str]]:
@@ -204,18 +300,9 @@ def _root_errors(roots: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield "data_roots", f"{other!r} and {path!r} overlap; remove one."
 
 
-def is_clean_path(path: str) -> bool:
-    """Return whether a path is absolute, printable, and without `..` or needless parts."""
-    parts = PurePosixPath(path)
-    return (
-        parts.is_absolute()
-        and len(path) <= MAX_PATH_LENGTH
-        and path.isprintable()
-        and str(parts) == path
-        and ".." not in parts.parts
-        and not path.startswith("//")
-    )
-
-
 def _is_in(path: str, root: str) -> bool:
     return PurePosixPath(path).is_relative_to(root)
+
+
+def _invalid(field: str, message: str) -> InvalidInputError:
+    return InvalidInputError(message, errors={field: [message]})

@@ -1,24 +1,24 @@
-"""The tree of fair shares of a tenant, as users see it: who has had how much, and who is next."""
+"""The order of a tenant's queue, as users see it: who waits, who has had how much, who is next."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Page
-from jobqueue.dispatch.queue_order import read_shares
-from jobqueue.dispatch.snapshot import read_snapshot
-from jobqueue.fairshare.accounts import NO_PROJECT, filling_tree, share_tree
+from jobqueue.dispatch.snapshot import placement_order, read_shares, read_snapshot
+from jobqueue.fairshare.accounts import NO_PROJECT, filling_tree, read_projects, share_tree
 from jobqueue.fairshare.drf import Filling
 from jobqueue.fairshare.points import Shares
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.fairshare.tree import ShareNode, rank_tree
 from jobqueue.fairshare.usage import Account
-from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.settings import settings_of
 from jobqueue.models import Job
+from jobqueue.placement.views import Part
 from jobqueue.states import WAITING
 from tenants.models import User
 from tenants.permissions import Permission
@@ -26,6 +26,26 @@ from tenants.scope import Scope
 
 TENANT, PROJECT, USER = "tenant", "project", "user"
 DELETED_USER = "deleted user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job at its position in the queue, from 1.
+
+    Attributes:
+        project: the name of its project; "" without one.
+        parts: what its points are the sum of; none where the queue has no points.
+    """
+
+    position: int
+    job: Job
+    project: str
+    parts: Sequence[Part]
+
+    @property
+    def points(self) -> float:
+        """Return the sum of the parts."""
+        return sum(part.points for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +83,38 @@ class ShareTree:
     policy: OrderPolicy
     half_life: timedelta
     unit: str
+
+
+def list_waiting(
+    session: Session,
+    scope: Scope,
+    *,
+    now: datetime,
+    page: int = 1,
+    page_size: int = DEFAULT_PAGE_SIZE,
+) -> Page[QueuedJob]:
+    """Return a page of the jobs that wait for an appliance, the next one first."""
+    scope.require(Permission.VIEW)
+    tenant_id = scope.require_tenant()
+    snapshot = read_snapshot(session, tenant_id, now=now)
+    order = placement_order(session, tenant_id, snapshot)
+    number, size = max(1, page), max(1, min(page_size, MAX_PAGE_SIZE))
+    first = (number - 1) * size
+    ids = order.ids[first : first + size]
+    rows = session.scalars(select(Job).where(Job.id.in_(ids)).options(joinedload(Job.user)))
+    jobs = {job.id: job for job in rows}
+    projects = read_projects(session, tenant_id).rows
+    queued = [
+        QueuedJob(
+            position=position + 1,
+            job=jobs[ident],
+            project=getattr(projects.get(jobs[ident].project_id or ""), "name", ""),
+            parts=order.parts(position),
+        )
+        for position, ident in enumerate(ids, first)
+        if ident in jobs
+    ]
+    return Page(queued, len(order.ids), number, size)
 
 
 def list_shares(
