@@ -27,7 +27,7 @@ Get = Callable[[str], requests.Response]
 MAX_LOG_LINES = 6
 # These need no database: they are static, ask for credentials of another kind, or are forms.
 NEEDS_NO_DATABASE = re.compile(
-    r"/static/|/api/registry/|/api/v1/\w+\.schema\.json|/api/v1/openapi\.json|/agent/v1/authority"
+    r"/static/|/api/registry/|/api/v1/\w+\.schema\.json|/api/(public/)?v1/openapi\.json|/agent/v1/authority"
     r"|/(login|password|invitation)\b"
 )
 
@@ -52,7 +52,7 @@ def away(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Away]:
         mariadb = running.enter_context(mariadb_server(database_folder))
         deployment = make_deployment(data_dir, database_url=mariadb.new_database())
         paths = _paths(deployment)
-        stack.enter_context(serving(deployment))
+        stack.enter_context(serving(deployment, environ={"VEDETTE_MARKETPLACE": "true"}))
         clients = _clients(deployment, folder)
         for get in clients.values():
             get("/dashboards/")

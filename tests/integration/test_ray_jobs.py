@@ -44,8 +44,7 @@ def test_a_job_with_all_gpus_is_shown_and_others_wait_in_the_queue_of_ray(
         return len(uuids) == GPUS and not any(uuid.startswith("requested") for uuid in uuids)
 
     eventually(shown, what="the GPUs of the job")
-    [node] = site.nodes()
-    assert site.attempt("busy")["node"]["name"] == node
+    assert site.attempt("busy")["node"]["name"] in site.nodes()
     site.stop(waiting, busy)
     assert site.portal.log(waiting) == ""
 
