@@ -9,7 +9,7 @@ that gets there renames it to `reached`, and waits for `done`. The victim may be
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +51,33 @@ def around(
 def hook_server() -> None:
     """Stop around the commits that add a job's event: each change of its state has one."""
     from sqlalchemy import event  # noqa: PLC0415 - the agent has no SQLAlchemy
-    from sqlalchemy.orm import Session  # noqa: PLC0415
+    from sqlalchemy.orm import ORMExecuteState, Session  # noqa: PLC0415
 
     from jobqueue.models import JobEvent  # noqa: PLC0415
 
     steps = {"submitted": "submit", "starting": "place", "running": "record running"}
 
+    def note(session: Session, states: Iterable[object]) -> None:
+        for step in filter(None, (steps.get(str(state)) for state in states)):
+            session.info["step"] = step
+            reach(step, "before")
+
     def after_flush(session: Session, _context: object) -> None:
-        for row in session.new:
-            if isinstance(row, JobEvent) and (step := steps.get(str(row.state))):
-                session.info["step"] = step
-                reach(step, "before")
+        note(session, [row.state for row in session.new if isinstance(row, JobEvent)])
+
+    def do_orm_execute(executed: ORMExecuteState) -> None:
+        """Look at events that are inserted together, as those of a pass over the queue are."""
+        rows = executed.parameters
+        table = getattr(executed.statement, "table", None)
+        if isinstance(rows, list) and table is JobEvent.__table__:
+            note(executed.session, [row["state"] for row in rows])
 
     def after_commit(session: Session) -> None:
         if step := session.info.pop("step", None):
             reach(step, "after")
 
     event.listen(Session, "after_flush", after_flush)
+    event.listen(Session, "do_orm_execute", do_orm_execute)
     event.listen(Session, "after_commit", after_commit)
 
 
