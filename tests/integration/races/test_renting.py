@@ -93,7 +93,11 @@ def test_no_gpu_is_allocated_twice_while_three_tenants_place_jobs(
 ) -> None:
     owners: Counter[str] = Counter()
     dispatchers = [Dispatcher(lambda: transaction(factory)) for _ in range(4)]
-    for number in range(ROUNDS):
+    everyone = {people.globex.id, people.acme.id, initech.id}
+    # On a busy machine, all turns of a tenant may be void for some rounds, but not for ever.
+    for number in range(5 * ROUNDS):
+        if number >= ROUNDS and owners.keys() == everyone:
+            break
         submit_all(factory, people, initech, number)
         race([partial(dispatch_once, dispatcher) for dispatcher in dispatchers])
         held = allocated(factory)
@@ -101,8 +105,7 @@ def test_no_gpu_is_allocated_twice_while_three_tenants_place_jobs(
         assert len(uuids) == len(set(uuids))
         owners.update(tenant_id for tenant_id, _ in held)
         end_some(factory)
-    # Nobody's turns were all void.
-    assert owners.keys() == {people.globex.id, people.acme.id, initech.id}
+    assert owners.keys() == everyone
     while dispatch_once(dispatchers[0])[Action.ASSIGN]:
         pass
     uuids = [uuid for _, uuid in allocated(factory)]
