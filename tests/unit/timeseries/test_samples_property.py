@@ -209,5 +209,6 @@ def test_samples_read_as_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_many_samples_read_as_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, examples=150, steps=40)
