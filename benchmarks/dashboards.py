@@ -49,9 +49,10 @@ REPORTS = {
 # The heap is read this often. The caches that the first half of the refreshes fills don't count.
 _HEAPS = 10
 _WINDOW: ViewportSize = {"width": 1440, "height": 900}
-# A chart has no drawing before its data are there.
+# A chart has no drawing before its data are there; those of clusters are hidden on other pages.
 _HAS_CHARTS = """() => {
-    const charts = [...document.querySelectorAll(".vdd-graph")];
+    const charts = [...document.querySelectorAll(".vdd-graph")].filter(
+        (chart) => chart.offsetParent !== null);
     return charts.length > 0 && charts.every((chart) => chart.querySelector(".main-svg"));
 }"""
 _REFRESH = """turn => {
