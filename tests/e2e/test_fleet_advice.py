@@ -17,7 +17,7 @@ from tests.e2e.axe import faults_of
 from tests.e2e.conftest import STEP_MS, screenshot
 from tests.e2e.walking import NARROW_DARK, NARROW_LIGHT, WIDE_DARK, WIDE_LIGHT, put_on, sign_in
 from tests.fixtures.file_modes import no_umask
-from tests.unit.jobqueue.advice_builders import A100, DAY, H100, busy_fleet
+from tests.unit.jobqueue.advice_builders import A100, DAY, H100, busy_fleet, close_ledger
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(900)]
 
@@ -36,6 +36,7 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
         busy_fleet(session, alice, tenant, monday=monday)
         for appliance in session.scalars(select(Appliance)):
             appliance.last_seen_at = now
+        close_ledger(session, until=now.replace(minute=0, second=0, microsecond=0))
     with no_umask(), serving(made):
         yield made
 
