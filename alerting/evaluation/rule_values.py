@@ -1,5 +1,4 @@
-"""The values of a rule by group, now and by steps of a range: arithmetic of two fields, and with
-another aggregate.
+"""The values of a rule by group, now or by steps: arithmetic of two fields or two aggregates.
 
 Where values are read by steps, the windows of the other aggregate are put together from steps of
 its own, which are a sixtieth of the window at least: that bounds the cost of a long window.

@@ -98,7 +98,7 @@ def record(
     Raises:
         InvalidInputError: there are more jobs than that.
     """
-    # No job was submitted earlier or later, and there are no reservations of the year 9999.
+    # No job was submitted outside of these limits, and adding to a time of the year 9999 fails.
     period = Period(*(min(max(moment, _EARLIEST), now) for moment in (period.since, period.until)))
     views = sorted(tenant_views(session, tenant_id), key=lambda view: view.name)
     names = {
